@@ -1,0 +1,26 @@
+# Every third-party library, once. scripts/packages.txt names the packages.
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(PkgConfig REQUIRED)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(simdjson REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(ICU REQUIRED COMPONENTS uc)
+pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
+
+# The OpenMP build of OpenBLAS shares snug's threads; the pthread build would add its own. Linked statically, so that the
+# system's choice of libblas alternative cannot swap it.
+find_library(OPENBLAS_LIBRARY libopenblas.a PATH_SUFFIXES openblas-openmp REQUIRED)
+find_path(OPENBLAS_INCLUDE cblas.h PATH_SUFFIXES
+  openblas-openmp x86_64-linux-gnu/openblas-openmp aarch64-linux-gnu/openblas-openmp REQUIRED)
+add_library(snug_openblas INTERFACE)
+target_include_directories(snug_openblas SYSTEM INTERFACE ${OPENBLAS_INCLUDE})
+target_link_libraries(snug_openblas INTERFACE ${OPENBLAS_LIBRARY} OpenMP::OpenMP_CXX m)
+
+if(SNUG_DEVELOPER)
+  find_package(GTest REQUIRED)
+  find_package(benchmark REQUIRED)
+endif()

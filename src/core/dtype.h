@@ -1,0 +1,22 @@
+// Element types of tensors and files, and the half types' conversions.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace snug {
+
+enum class DType : uint8_t { kF32, kF16, kBF16, kF64, kI64, kI32, kI16, kI8, kU8, kBool };
+
+size_t dtype_bytes(DType dtype);
+std::string_view dtype_name(DType dtype);  // "fp32", "bf16", ...
+bool is_float(DType dtype);
+
+float half_to_float(uint16_t bits);  // IEEE binary16, subnormals, infinities and NaN included
+uint16_t float_to_half(float value);  // round to nearest even
+inline float bfloat16_to_float(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+uint16_t float_to_bfloat16(float value);  // round to nearest even, NaN stays NaN
+
+}  // namespace snug

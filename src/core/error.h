@@ -1,0 +1,48 @@
+// How snug fails. User's fault: throw Error with a kind, caught once in main and mapped to the exit code.
+// Our fault: SNUG_CHECK, which no input can reach.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace snug {
+
+// The value is the exit code of the program.
+enum class ErrorKind {
+  kUsage = 2,        // wrong flags or values
+  kInput = 3,        // a data or model file that cannot be used
+  kBudget = 4,       // does not fit into the stated memory
+  kStorage = 5,      // the disk: full, read-only, failing
+  kPeer = 6,         // another rank
+  kNumbers = 7,      // NaN, infinities, loss scale
+  kDevice = 8,       // no such device, driver, CUDA error
+  kInterrupted = 9,  // stopped by a signal after saving
+};
+
+// what() says what happened and where; hint(), when not empty, says what to do.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message, std::string hint = {})
+      : std::runtime_error(message), kind_(kind), hint_(std::move(hint)) {}
+  ErrorKind kind() const { return kind_; }
+  const std::string& hint() const { return hint_; }
+
+ private:
+  ErrorKind kind_;
+  std::string hint_;
+};
+
+template <class... Args>
+[[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(kind, fmt::format(format, std::forward<Args>(args)...));
+}
+
+[[noreturn]] void check_failed(const char* condition, const char* file, int line);
+
+}  // namespace snug
+
+// An invariant of ours. Active in every build; prints the place and aborts.
+#define SNUG_CHECK(condition) \
+  ((condition) ? void(0) : ::snug::check_failed(#condition, __FILE__, __LINE__))

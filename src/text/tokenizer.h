@@ -1,0 +1,68 @@
+// Text to token ids. One interface for every family; implementations are immutable after loading and safe to share
+// between threads.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace snug {
+
+// Unicode code points of the original text, end exclusive. Special tokens have {0, 0}.
+struct Span {
+  uint32_t begin = 0, end = 0;
+  bool operator==(const Span&) const = default;
+};
+
+struct Encoding {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> type_ids;  // 0 for the first text and its specials, 1 for the second
+  std::vector<Span> offsets;      // filled only when asked for
+
+  void clear();
+};
+
+enum class Truncation { kNone, kLongestFirst, kOnlyFirst, kOnlySecond };
+
+struct EncodeOptions {
+  size_t max_length = 0;  // tokens including specials; 0: no limit
+  Truncation truncation = Truncation::kLongestFirst;
+  bool special_tokens = true;
+  bool with_offsets = false;
+};
+
+struct SpecialIds {
+  int32_t pad = -1, unk = -1, cls = -1, sep = -1, mask = -1;
+};
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // Replaces the contents of `out`, keeping its capacity. Invalid UTF-8 is replaced by U+FFFD byte by byte, as the
+  // reference does when it decodes.
+  virtual void encode(std::string_view text, std::optional<std::string_view> pair, const EncodeOptions& options,
+                      Encoding& out) const = 0;
+
+  // A long second text in overlapping windows of max_length tokens (extractive question answering): every window
+  // repeats the first text; consecutive windows share `stride` tokens of the second.
+  virtual std::vector<Encoding> encode_windows(std::string_view text, std::string_view pair, size_t stride,
+                                               const EncodeOptions& options) const = 0;
+
+  virtual int32_t vocab_size() const = 0;  // highest id + 1
+  virtual const SpecialIds& special_ids() const = 0;
+  virtual std::string_view token(int32_t id) const = 0;
+  // Identifies vocabulary and behaviour: two tokenizers with one fingerprint encode alike.
+  virtual uint64_t fingerprint() const = 0;
+  // Writes the files from which both snug and transformers load this tokenizer again.
+  virtual void save(const std::filesystem::path& folder) const = 0;
+};
+
+// From a Hugging Face model folder: tokenizer.json, or vocab.txt with tokenizer_config.json. Errors are kInput.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder);
+
+}  // namespace snug
