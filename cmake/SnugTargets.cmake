@@ -2,7 +2,7 @@
 add_library(snug_flags INTERFACE)
 target_compile_features(snug_flags INTERFACE cxx_std_20)
 target_include_directories(snug_flags INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
-target_compile_options(snug_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-psabi>)
+target_compile_options(snug_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-psabi -Wno-restrict>)
 if(SNUG_WARNINGS_AS_ERRORS)
   target_compile_options(snug_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()

@@ -1,0 +1,46 @@
+#include "graph/graph.h"
+
+#include "core/error.h"
+
+namespace snug {
+
+int64_t TensorDesc::row_count(const Dims& dims) const {
+  switch (rows_are) {
+    case Rows::kFixed: return rows;
+    case Rows::kTokens: return dims.tokens;
+    case Rows::kSequences: return dims.sequences;
+  }
+  return rows;
+}
+
+size_t TensorDesc::bytes(const Dims& dims) const {
+  return size_t(row_count(dims)) * size_t(cols) * dtype_bytes(dtype);
+}
+
+ValueId Graph::add_value(std::string name, TensorDesc desc) {
+  values_.push_back({std::move(name), desc, Storage::kTransient, -1, false});
+  return ValueId(values_.size() - 1);
+}
+
+ValueId Graph::add_parameter(std::string name, TensorDesc desc, int slot, bool trainable) {
+  values_.push_back({std::move(name), desc, Storage::kParameter, slot, trainable});
+  return ValueId(values_.size() - 1);
+}
+
+ValueId Graph::add_scalar(std::string name, DType dtype) {
+  values_.push_back({std::move(name), {.dtype = dtype}, Storage::kScalar, scalars_++, false});
+  return ValueId(values_.size() - 1);
+}
+
+void Graph::begin_segment(std::string name) { segments_.push_back(std::move(name)); }
+
+void Graph::add_node(OpPtr op, std::vector<ValueId> inputs, std::vector<ValueId> outputs) {
+  SNUG_CHECK(!segments_.empty());
+  nodes_.push_back({std::move(op), std::move(inputs), std::move(outputs), int(segments_.size()) - 1, true});
+}
+
+void Graph::seed_gradient(ValueId value, ValueId gradient) { seeds_.emplace_back(value, gradient); }
+
+void Graph::keep(ValueId value) { kept_.push_back(value); }
+
+}  // namespace snug

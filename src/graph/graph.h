@@ -1,0 +1,62 @@
+// The step graph: forward and backward of one micro-batch as a flat list of nodes in execution order. One representation
+// serves planning, running, evaluation and prediction. The graph holds no memory; it names values and says how large
+// they are for given sizes of a micro-batch.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "graph/op.h"
+
+namespace snug {
+
+// Who owns a value's memory.
+enum class Storage : uint8_t {
+  kTransient,  // lives from its first to its last node; placed by the planner
+  kParameter,  // a weight: `slot` is its index in the model's parameter table
+  kGradient,   // the accumulated gradient of parameter `slot`
+  kScalar,     // a small result that outlives micro-batches (the loss); `slot` numbers them
+};
+
+struct Value {
+  std::string name;
+  TensorDesc desc;
+  Storage storage = Storage::kTransient;
+  int slot = -1;
+  bool trainable = false;  // parameters only: a gradient is wanted
+};
+
+class Graph {
+ public:
+  ValueId add_value(std::string name, TensorDesc desc);
+  ValueId add_parameter(std::string name, TensorDesc desc, int slot, bool trainable);
+  ValueId add_scalar(std::string name, DType dtype);
+
+  // Later nodes belong to this unit of recomputation.
+  void begin_segment(std::string name);
+  void add_node(OpPtr op, std::vector<ValueId> inputs, std::vector<ValueId> outputs);
+  // The loss operator computes the gradient of its input in its forward pass: backward starts from there.
+  void seed_gradient(ValueId value, ValueId gradient);
+
+  // A value the caller reads after the run (logits, embeddings): it lives to the end of the graph.
+  void keep(ValueId value);
+
+  const std::vector<Value>& values() const { return values_; }
+  const std::vector<Node>& nodes() const { return nodes_; }
+  const std::vector<std::string>& segments() const { return segments_; }
+  const std::vector<ValueId>& kept() const { return kept_; }
+  const Value& value(ValueId id) const { return values_[size_t(id)]; }
+  int scalars() const { return scalars_; }
+
+ private:
+  friend class BackwardPass;
+
+  std::vector<Value> values_;
+  std::vector<Node> nodes_;
+  std::vector<std::string> segments_;
+  std::vector<ValueId> kept_;
+  std::vector<std::pair<ValueId, ValueId>> seeds_;
+  int scalars_ = 0;
+};
+
+}  // namespace snug

@@ -1,0 +1,117 @@
+// Backward and recomputation on a toy operator: y = a·x (a trainable), enough to see which nodes are written, in which
+// order, and which gradients are accumulated.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "graph/backward.h"
+
+namespace snug {
+namespace {
+
+class Named : public Op {
+ public:
+  explicit Named(std::string name) : name_(std::move(name)) {}
+  std::string_view name() const override { return name_; }
+  void run(const Call&) const override {}
+
+ private:
+  std::string name_;
+};
+
+// inputs {x, a} -> {y}; backward reads x and dy, writes dx and da.
+class Scale : public Named {
+ public:
+  Scale() : Named("scale") {}
+  void backward(const Node& node, GradientWriter& writer) const override {
+    const ValueId dy = writer.gradient_of(node.outputs[0]);
+    if (dy == kNoValue) return;
+    const auto dx = writer.gradient_for(node.inputs[0]);
+    const auto da = writer.gradient_for(node.inputs[1]);
+    if (!dx && !da) return;
+    writer.emit(std::make_shared<Named>(dx.accumulate ? "scale_backward+" : "scale_backward"),
+                {writer.saved(node.inputs[0]), dy}, {dx.value, da.value});
+  }
+};
+
+constexpr TensorDesc kRow = {.rows_are = Rows::kTokens, .cols = 4};
+
+struct Chain {
+  Graph graph;
+  ValueId input = kNoValue, output = kNoValue;
+};
+
+// `segments` segments of two nodes each.
+Chain chain(int segments, bool first_frozen = false) {
+  Chain c;
+  c.input = c.graph.add_value("x", kRow);
+  ValueId x = c.input;
+  const auto op = std::make_shared<Scale>();
+  for (int s = 0; s < segments; ++s) {
+    c.graph.begin_segment("s");
+    for (int n = 0; n < 2; ++n) {
+      const int slot = 2 * s + n;
+      const ValueId a = c.graph.add_parameter("a", {.cols = 4}, slot, !(first_frozen && s == 0));
+      const ValueId y = c.graph.add_value("y" + std::to_string(slot), kRow);
+      c.graph.add_node(op, {x, a}, {y});
+      x = y;
+    }
+  }
+  c.output = x;
+  c.graph.seed_gradient(x, c.graph.add_value("dy", kRow));
+  return c;
+}
+
+int count(const Graph& graph, std::string_view name) {
+  return int(std::count_if(graph.nodes().begin(), graph.nodes().end(),
+                           [&](const Node& node) { return node.op->name() == name; }));
+}
+
+TEST(Backward, WritesOneNodePerForwardNodeInReverse) {
+  Chain c = chain(2);
+  append_backward(c.graph, {});
+  EXPECT_EQ(c.graph.nodes().size(), 8u);
+  EXPECT_EQ(c.graph.nodes()[4].inputs[0], c.graph.nodes()[3].inputs[0]);
+  EXPECT_EQ(c.graph.nodes()[7].outputs[0], kNoValue) << "nobody wants the gradient of the input";
+  EXPECT_EQ(c.graph.value(c.graph.nodes()[7].outputs[1]).storage, Storage::kGradient);
+}
+
+TEST(Backward, FrozenPrefixIsPruned) {
+  Chain c = chain(2, /*first_frozen=*/true);
+  append_backward(c.graph, {});
+  EXPECT_EQ(count(c.graph, "scale_backward"), 2);
+}
+
+TEST(Backward, RecomputesOnlyWhatBackwardReads) {
+  Chain c = chain(3);
+  append_backward(c.graph, {false, true, false});
+  // Segment 1's first node is run again (its output feeds the second node's backward); the second node's output is
+  // read by segment 2 and therefore kept.
+  EXPECT_EQ(count(c.graph, "scale"), 6 + 1);
+  const auto again = std::find_if(c.graph.nodes().begin(), c.graph.nodes().end(),
+                                  [](const Node& n) { return n.op->name() == "scale" && !n.in_forward; });
+  ASSERT_NE(again, c.graph.nodes().end());
+  EXPECT_EQ(again->inputs[0], c.graph.nodes()[1].outputs[0]) << "starts from the kept boundary";
+  EXPECT_NE(again->outputs[0], c.graph.nodes()[2].outputs[0]) << "writes a value of its own";
+}
+
+TEST(Backward, SecondConsumerAccumulates) {
+  Graph graph;
+  graph.begin_segment("s");
+  const ValueId x0 = graph.add_value("x0", kRow);
+  const ValueId a = graph.add_parameter("a", {.cols = 4}, 0, true);
+  const auto op = std::make_shared<Scale>();
+  const ValueId x = graph.add_value("x", kRow), y = graph.add_value("y", kRow), z = graph.add_value("z", kRow);
+  graph.add_node(op, {x0, a}, {x});
+  graph.add_node(op, {x, a}, {y});
+  graph.add_node(op, {x, a}, {z});
+  graph.seed_gradient(y, graph.add_value("dy", kRow));
+  graph.seed_gradient(z, graph.add_value("dz", kRow));
+  append_backward(graph, {});
+  EXPECT_EQ(graph.nodes()[3].op->name(), "scale_backward");   // z first: writes d(x)
+  EXPECT_EQ(graph.nodes()[4].op->name(), "scale_backward+");  // then y adds
+  EXPECT_EQ(graph.nodes()[3].outputs[0], graph.nodes()[4].outputs[0]);
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,41 @@
+// Lifetimes and offsets. A pure function of a graph and the capacity of a micro-batch: it allocates nothing, so planning
+// for a machine that is not here costs nothing.
+//
+//   MemoryPlan plan = plan_memory(graph, {.tokens = 1024, .sequences = 8, .longest = 128}, threads);
+//   float* y = base + plan.values[y_id].offset;      // valid from node .first to node .last
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace snug {
+
+inline constexpr size_t kTensorAlignment = 64;
+
+constexpr size_t align_up(size_t bytes, size_t alignment = kTensorAlignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+struct Placement {
+  size_t offset = 0;
+  size_t bytes = 0;  // 0: not placed here (parameters, gradients, scalars, never used)
+  int first = -1;    // nodes, inclusive
+  int last = -1;
+
+  bool alive_with(const Placement& other) const { return first <= other.last && other.first <= last; }
+};
+
+struct MemoryPlan {
+  Dims capacity;
+  std::vector<Placement> values;      // by ValueId
+  std::vector<Placement> workspaces;  // by node
+  size_t bytes = 0;                   // of the region they all lie in
+  size_t live_bytes = 0;              // the largest sum of bytes alive at one node: no plan can be smaller
+  int peak_node = 0;                  // where that is
+};
+
+MemoryPlan plan_memory(const Graph& graph, const Dims& capacity, int threads);
+
+}  // namespace snug

@@ -1,0 +1,72 @@
+#include "runtime/executor.h"
+
+#include "core/error.h"
+
+namespace snug {
+
+Executor::Executor(const Graph& graph, const MemoryPlan& plan, const ArenaLayout& layout, std::byte* base)
+    : graph_(graph), plan_(plan), layout_(layout), base_(base), dims_(plan.capacity) {
+  const auto add = [&](const std::vector<ValueId>& list) {
+    for (ValueId v : list) {
+      Tensor tensor;
+      Rows rows = Rows::kFixed;
+      if (v != kNoValue) {
+        const TensorDesc& desc = graph.value(v).desc;
+        tensor = {address(v), desc.dtype, desc.row_count(plan.capacity), desc.cols};
+        rows = desc.rows_are;
+      }
+      tensors_.push_back(tensor);
+      rows_are_.push_back(rows);
+    }
+  };
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    const Node& node = graph.nodes()[n];
+    Prepared prepared{node.op.get(), tensors_.size(), node.inputs.size(), 0, node.outputs.size(), {}};
+    add(node.inputs);
+    prepared.first_out = tensors_.size();
+    add(node.outputs);
+    const Placement& workspace = plan.workspaces[n];
+    prepared.workspace = {base + layout.transient + workspace.offset, workspace.bytes};
+    nodes_.push_back(prepared);
+  }
+}
+
+std::byte* Executor::address(ValueId id) const {
+  const Value& value = graph_.value(id);
+  const auto slot = size_t(value.slot);
+  switch (value.storage) {
+    case Storage::kTransient: return base_ + layout_.transient + plan_.values[size_t(id)].offset;
+    case Storage::kParameter: return base_ + layout_.weights + layout_.parameter_offset[slot];
+    case Storage::kGradient: return base_ + layout_.gradients + layout_.parameter_offset[slot];
+    case Storage::kScalar: return base_ + layout_.scalars + slot * sizeof(double);
+  }
+  return nullptr;
+}
+
+void Executor::run(const Batch& batch, const StepContext& step) {
+  const Dims& capacity = plan_.capacity;
+  SNUG_CHECK(batch.dims.tokens <= capacity.tokens && batch.dims.sequences <= capacity.sequences &&
+             batch.dims.longest <= capacity.longest);
+  dims_ = batch.dims;
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    if (rows_are_[t] == Rows::kTokens) tensors_[t].rows = dims_.tokens;
+    if (rows_are_[t] == Rows::kSequences) tensors_[t].rows = dims_.sequences;
+  }
+  const std::span<const Tensor> all = tensors_;
+  for (const Prepared& node : nodes_) {
+    node.op->run({.in = all.subspan(node.first_in, node.count_in),
+                  .out = all.subspan(node.first_out, node.count_out),
+                  .workspace = node.workspace,
+                  .batch = &batch,
+                  .step = &step});
+  }
+}
+
+Tensor Executor::tensor(ValueId id) const {
+  const TensorDesc& desc = graph_.value(id).desc;
+  return {address(id), desc.dtype, desc.row_count(dims_), desc.cols};
+}
+
+double* Executor::scalar(ValueId id) const { return reinterpret_cast<double*>(address(id)); }
+
+}  // namespace snug
