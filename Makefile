@@ -1,8 +1,7 @@
 # The front door. Every target installs what is missing, builds what is stale and does its job.
 PRESET ?= release
-BUILD  := build
 
-.PHONY: all deps build demo test bench cuda clean
+.PHONY: all deps build demo test sanitize fuzz bench cuda clean
 all: build
 
 deps:
@@ -17,6 +16,12 @@ demo: build
 
 test: deps
 	@scripts/test.sh
+
+sanitize: deps
+	@scripts/sanitize.sh
+
+fuzz: deps
+	@scripts/fuzz.sh
 
 bench: build
 	@bench/run.sh

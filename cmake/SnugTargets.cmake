@@ -1,6 +1,7 @@
 # One folder of src/ is one static library and one test program. Includes point one way: a folder lists the folders it uses.
 add_library(snug_flags INTERFACE)
 target_compile_features(snug_flags INTERFACE cxx_std_20)
+target_compile_definitions(snug_flags INTERFACE SNUG_VERSION="${PROJECT_VERSION}")
 target_include_directories(snug_flags INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(snug_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-psabi -Wno-restrict>)
 if(SNUG_WARNINGS_AS_ERRORS)

@@ -44,6 +44,7 @@ TEST(ParseJson, RefusesDuplicatesDepthAndSaysWhere) {
   EXPECT_EQ(parse_json(R"({"a": [1, 2]})", "x.json")["a"][1], 2);
   EXPECT_THROW(parse_json(R"({"a": 1, "a": 2})", "x.json"), Error);
   EXPECT_THROW(parse_json(std::string(100'000, '['), "x.json"), Error);
+  EXPECT_THROW(parse_json(std::string_view("{}\0junk", 7), "x.json"), Error);
   try {
     parse_json("{\"a\": oops}", "x.json");
     FAIL();

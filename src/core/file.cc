@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/kill_point.h"
 
 namespace snug {
 namespace {
@@ -109,7 +111,9 @@ void OutputFile::write_at(uint64_t offset, const void* data, size_t bytes) {
 }
 
 void OutputFile::write(const void* data, size_t bytes) {
+  kill_point("file:before_write");
   write_at(position_, data, bytes);
+  kill_point("file:after_write");
   position_ += bytes;
   if (position_ - synced_ < kSyncEvery) return;
   // After a failed sync the kernel may call the lost pages clean, so it is never retried: the file is given up.
@@ -119,13 +123,16 @@ void OutputFile::write(const void* data, size_t bytes) {
 }
 
 void OutputFile::commit() {
+  kill_point("file:before_sync");
   if (::fsync(fd_) != 0) fail(ErrorKind::kStorage, "{}: cannot sync: {}", path_.string(), errno_text());
+  kill_point("file:after_sync");
   const int fd = std::exchange(fd_, -1);
   if (::close(fd) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const std::string reason = errno_text();
     ::unlink(temporary_.c_str());
     fail(ErrorKind::kStorage, "{}: cannot finish writing: {}", path_.string(), reason);
   }
+  kill_point("file:after_rename");
   sync_directory(path_.has_parent_path() ? path_.parent_path() : ".");
 }
 
@@ -148,6 +155,14 @@ void sync_directory(const std::filesystem::path& path) {
   ::close(fd);
   // Some file systems cannot sync a directory (EINVAL); there is nothing more to do there.
   if (result != 0 && errno != EINVAL) fail(ErrorKind::kStorage, "{}: cannot sync folder: {}", path.string(), errno_text());
+}
+
+uint64_t available_bytes(const std::filesystem::path& path) {
+  struct statvfs info;
+  if (::statvfs(path.c_str(), &info) != 0) {
+    fail(ErrorKind::kStorage, "{}: cannot ask for free space: {}", path.string(), errno_text());
+  }
+  return uint64_t(info.f_bavail) * info.f_frsize;
 }
 
 }  // namespace snug

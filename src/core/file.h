@@ -61,5 +61,6 @@ class OutputFile {
 void write_file_atomically(const std::filesystem::path& path, std::string_view contents);
 void make_directories(const std::filesystem::path& path);
 void sync_directory(const std::filesystem::path& path);
+uint64_t available_bytes(const std::filesystem::path& path);  // free on the file system of `path`, for this user
 
 }  // namespace snug

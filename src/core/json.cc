@@ -48,7 +48,7 @@ class StrictHandler : public nlohmann::json_sax<Json> {
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
     std::string reason = error.what();
     if (const size_t cut = reason.find("] "); cut != std::string::npos) reason = reason.substr(cut + 2);
-    fail(ErrorKind::kInput, "{}: not valid JSON at byte {}: {}", origin_, position, reason);
+    fail(ErrorKind::kInput, "{}: not valid JSON at byte {}: {}", origin_, position, reason.substr(0, 200));
   }
 
  private:
@@ -65,6 +65,10 @@ class StrictHandler : public nlohmann::json_sax<Json> {
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view origin) {
+  // The library takes a NUL for the end of its input, so what follows one would go unread.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    fail(ErrorKind::kInput, "{}: not valid JSON at byte {}: a NUL", origin, nul);
+  }
   Json root;
   StrictHandler handler(root, origin);
   Json::sax_parse(text.begin(), text.end(), &handler);

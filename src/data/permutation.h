@@ -1,6 +1,6 @@
-// A stateless shuffle: position i of an epoch's order is a pure function of (seed, epoch, rows), so resuming replays
-// nothing and 20 million rows need no index in memory. A Feistel network over the next even power of two, walked until
-// it lands inside [0, rows).
+// A stateless shuffle: position i of an epoch's order is a pure function of (seed, epoch, rows), so
+// resuming replays nothing and 20 million rows need no index in memory. A Feistel network over an
+// even power of two, walked until it lands inside [0, rows).
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Rows of labelled text from CSV, TSV, JSON Lines or plain lines, each also compressed (.gz, .zst), streamed: memory
-// does not grow with the number of rows.
+// Rows of labelled text from CSV, TSV, JSON Lines or plain lines, each also compressed (.gz, .zst),
+// streamed: memory does not grow with the number of rows.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,23 @@
 #include <string>
 #include <string_view>
 
+#include "data/byte_source.h"
+
 namespace snug {
 
-// Which columns to read. Empty means: by the usual names (see docs/data.md).
+// Which columns to read: a name in the file, or "#N" for the N-th from 1. Empty means: by the usual
+// names (docs/data.md). text_pair "-" means: none, even where a usual name is there.
 struct Columns {
-  std::string text, text_pair, label;
+  std::string text{}, text_pair{}, label{};
 };
 
 // Views are valid until the next call of next().
 struct Row {
-  std::string_view text;
-  std::optional<std::string_view> text_pair;
-  std::optional<std::string_view> label;  // as written; integers in their decimal form
-  uint64_t line = 0;                      // 1-based line where the row begins, for messages
+  std::string_view text{};
+  std::optional<std::string_view> text_pair{};
+  std::optional<std::string_view>
+      label{};        // as written; JSON numbers in decimal, booleans as true/false
+  uint64_t line = 0;  // 1-based line where the row begins, for messages
 };
 
 enum class LabelNeed { kRequired, kOptional, kIgnored };
@@ -30,17 +34,25 @@ class RowReader {
  public:
   virtual ~RowReader() = default;
   virtual bool next(Row& row) = 0;  // false at the end; throws Error (kInput) with file and line
-  virtual uint64_t bytes_read() const = 0;  // of the file as stored, for progress
+  virtual uint64_t bytes_read() const = 0;     // of the file as stored, for progress
   virtual const Columns& columns() const = 0;  // as resolved: the names in the file
 };
 
-// Format by extension after stripping .gz/.zst: .csv, .tsv, .jsonl/.json, .txt. Path "-" is standard input (by
-// `stdin_format`, an extension). Refusals (kInput) name the file, the line, what was found and what was expected.
 struct RowReaderOptions {
-  Columns columns;
+  Columns columns{};
   LabelNeed labels = LabelNeed::kRequired;
-  std::string stdin_format = "txt";
+  std::string stdin_format = "txt";  // an extension, as in "jsonl" or "csv.gz"
+  bool has_header = true;            // CSV and TSV; without one, columns are named by number
+  size_t max_record_bytes = 64 << 20;
 };
-std::unique_ptr<RowReader> open_rows(const std::filesystem::path& path, const RowReaderOptions& options);
+
+// Format by extension after stripping .gz/.zst: .csv, .tsv, .jsonl/.json, .txt. Path "-" is
+// standard input. Refusals (kInput) name the file, the line, what was found and what was expected.
+std::unique_ptr<RowReader> open_rows(const std::filesystem::path& path,
+                                     const RowReaderOptions& options);
+
+// The same over bytes from anywhere; `name` decides the format and stands in messages.
+std::unique_ptr<RowReader> open_rows(std::unique_ptr<ByteSource> stored, const std::string& name,
+                                     const RowReaderOptions& options);
 
 }  // namespace snug

@@ -1,5 +1,5 @@
-// Text to token ids. One interface for every family; implementations are immutable after loading and safe to share
-// between threads.
+// Text to token ids. One interface for every family; implementations are immutable after loading
+// and safe to share between threads.
 #pragma once
 
 #include <cstdint>
@@ -43,26 +43,34 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Replaces the contents of `out`, keeping its capacity. Invalid UTF-8 is replaced by U+FFFD byte by byte, as the
-  // reference does when it decodes.
-  virtual void encode(std::string_view text, std::optional<std::string_view> pair, const EncodeOptions& options,
-                      Encoding& out) const = 0;
+  // Replaces the contents of `out`, keeping its capacity. Each maximal ill-formed part of the UTF-8
+  // counts as one U+FFFD, as when Python decodes with errors="replace". Errors: a max_length
+  // without room for the special tokens, or only_second where there is no pair to shorten, is
+  // kUsage; a text that would be shortened to nothing is kInput.
+  virtual void encode(std::string_view text, std::optional<std::string_view> pair,
+                      const EncodeOptions& options, Encoding& out) const = 0;
 
-  // A long second text in overlapping windows of max_length tokens (extractive question answering): every window
-  // repeats the first text; consecutive windows share `stride` tokens of the second.
-  virtual std::vector<Encoding> encode_windows(std::string_view text, std::string_view pair, size_t stride,
+  // A long text in overlapping windows of max_length tokens; consecutive windows share `stride`
+  // tokens of it. With a pair (extractive question answering) the second text is cut and every
+  // window repeats the first; options.truncation is not looked at. A stride that is no less than
+  // the window is kUsage; a first text that leaves too little room is kInput.
+  virtual std::vector<Encoding> encode_windows(std::string_view text,
+                                               std::optional<std::string_view> pair, size_t stride,
                                                const EncodeOptions& options) const = 0;
 
   virtual int32_t vocab_size() const = 0;  // highest id + 1
   virtual const SpecialIds& special_ids() const = 0;
   virtual std::string_view token(int32_t id) const = 0;
+  virtual int32_t find(std::string_view token) const = 0;  // id of exactly this token, or -1
+  virtual size_t model_max_length() const = 0;             // as the files state it; 0: they do not
   // Identifies vocabulary and behaviour: two tokenizers with one fingerprint encode alike.
   virtual uint64_t fingerprint() const = 0;
   // Writes the files from which both snug and transformers load this tokenizer again.
   virtual void save(const std::filesystem::path& folder) const = 0;
 };
 
-// From a Hugging Face model folder: tokenizer.json, or vocab.txt with tokenizer_config.json. Errors are kInput.
+// From a Hugging Face model folder: tokenizer.json, or vocab.txt with tokenizer_config.json. Errors
+// are kInput.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace snug

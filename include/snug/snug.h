@@ -1,0 +1,133 @@
+// snug as a library: what the command line does, as functions. Options carry the same names and defaults as the flags.
+// Every function throws snug::Error (see kind and what()) and prints nothing on standard output.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "snug/error.h"
+
+namespace snug {
+
+// Flags that every command with a model shares.
+struct CommonOptions {
+  std::string model;          // a Hugging Face folder
+  std::optional<uint64_t> memory_bytes;  // the budget of the whole process; empty: what this machine can give
+  std::string device = "cpu";
+  int threads = 0;            // 0: all processors this process may use
+  int64_t max_length = 0;     // tokens a text; 0: what the model has positions for
+  std::string text_column, text_pair_column, label_column;  // empty: by the usual names
+  bool header = true;         // the first line of CSV and TSV files names the columns
+  std::string cache_dir;      // tokenized data; empty: $XDG_CACHE_HOME/snug or ~/.cache/snug
+};
+
+struct TrainOptions : CommonOptions {
+  std::string task;  // empty: from the model and the data
+  std::string train, validation, output_dir;
+  int64_t batch_size = 8;  // examples per step, however many micro-batches that takes
+  double learning_rate = 5e-5, weight_decay = 0, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
+  double max_grad_norm = 1.0;
+  double num_train_epochs = 3;
+  int64_t max_steps = 0;  // 0: by epochs
+  std::string lr_scheduler_type = "linear";
+  int64_t warmup_steps = 0;
+  double warmup_ratio = 0;
+  std::optional<double> dropout;  // instead of the three rates in config.json
+  uint64_t seed = 42;
+  std::string eval_strategy;  // no, steps, epoch; empty: epoch where there is validation data
+  int64_t eval_steps = 500;
+  std::string save_strategy = "steps";  // no, steps, epoch
+  int64_t save_steps = 500;
+  int64_t save_total_limit = 2;
+  bool load_best_model_at_end = false;
+  std::string metric_for_best_model = "loss";
+  std::optional<bool> greater_is_better;  // empty: false for loss, true for the rest
+  int64_t early_stopping_patience = 0;    // 0: off
+  int64_t logging_steps = 0;              // a line on standard error every so many steps; 0: a progress line only
+  std::string recompute = "auto";         // auto, none, all, or a number of layers
+  int64_t micro_batch_tokens = 0;         // 0: the planner chooses
+  std::string resume_from_checkpoint;     // "latest" or a folder
+  bool overwrite_output_dir = false;
+  bool ignore_mismatched_sizes = false;
+};
+
+struct PlanItem {
+  std::string name;
+  uint64_t bytes = 0;
+};
+
+struct Alternative {
+  std::string technique;
+  uint64_t saves_bytes = 0, peak_bytes = 0;
+};
+
+struct PlanSummary {
+  bool fits = false;
+  std::string device, precision = "fp32", optimizer = "adamw", recompute, offload = "none";
+  uint64_t budget_bytes = 0, peak_bytes = 0, overhead_bytes = 0, arena_bytes = 0, host_peak_bytes = 0;
+  uint64_t minimum_budget_bytes = 0;
+  int64_t batch_size = 0, micro_batch_tokens = 0, micro_batches = 0, max_length = 0;
+  std::vector<PlanItem> items;
+  std::vector<Alternative> would_fit_with;  // only where it does not fit
+
+  std::string to_json() const;
+  std::string to_text() const;
+};
+
+struct StepMetrics {
+  uint64_t step = 0;  // counts from 1
+  double epoch = 0, loss = 0, learning_rate = 0, grad_norm = 0, seconds = 0;
+  uint64_t tokens = 0, examples = 0;
+};
+
+struct TrainSummary {
+  PlanSummary plan;
+  uint64_t steps = 0, examples = 0, tokens = 0;
+  double train_loss = 0;  // mean over this run's steps
+  double seconds = 0, tokens_per_second = 0, examples_per_second = 0;
+  uint64_t measured_peak_bytes = 0, measured_arena_bytes = 0;
+  std::map<std::string, double> eval;  // of the model that was saved; empty without validation data
+  bool stopped_early = false;
+
+  std::string to_json() const;
+};
+
+PlanSummary plan(const TrainOptions& options);
+TrainSummary train(const TrainOptions& options, const std::function<void(const StepMetrics&)>& on_step = {});
+
+struct EvalOptions : CommonOptions {
+  std::string data;
+};
+// loss, accuracy, f1, f1_macro, f1_micro, matthews_correlation, examples, examples_per_second
+std::map<std::string, double> evaluate(const EvalOptions& options);
+
+struct InferenceOptions : CommonOptions {
+  std::string input;  // a file, or "-"
+  std::optional<std::string> text, text_pair;  // instead of a file
+  std::string pooling = "mean";
+  bool normalize = true;  // embeddings of length one
+};
+struct Prediction {
+  std::string label;
+  double score = 0;  // of the label
+  std::vector<std::pair<std::string, double>> scores;  // of every label, by id
+};
+void predict(const InferenceOptions& options, const std::function<void(const Prediction&)>& on_prediction);
+void embed(const InferenceOptions& options, const std::function<void(const std::vector<float>&)>& on_embedding);
+
+struct InitOptions {
+  std::string model_type = "bert", train, output_dir;
+  std::string text_column;
+  int64_t vocab_size = 8000, hidden_size = 256, num_hidden_layers = 4, num_attention_heads = 4;
+  int64_t intermediate_size = 0;  // 0: four times hidden_size
+  int64_t max_position_embeddings = 512;
+  bool lowercase = true, header = true;
+  uint64_t seed = 42;
+};
+void init_model(const InitOptions& options);
+
+}  // namespace snug

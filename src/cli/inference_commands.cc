@@ -1,0 +1,103 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "cli/commands.h"
+#include "core/json.h"
+
+namespace snug {
+namespace {
+
+void add_common(CLI::App& command, CommonOptions& options, bool with_label) {
+  add_model_flag(command, options);
+  add_memory_flags(command, options);
+  add_column_flags(command, options, with_label);
+}
+
+void add_eval(CLI::App& app) {
+  struct Flags {
+    EvalOptions options;
+    bool json = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("eval", "measure a trained model on labelled data");
+  add_common(*command, flags->options, true);
+  command->add_option("--data", flags->options.data, "labelled data: .csv, .tsv, .jsonl, also .gz or .zst")->required();
+  command->add_flag("--json", flags->json, "one JSON object on standard output");
+  command->callback([flags] {
+    const auto result = evaluate(flags->options);
+    if (flags->json) {
+      std::puts(OrderedJson(result).dump(2).c_str());
+      return;
+    }
+    for (const auto& [name, value] : result) std::puts(fmt::format("{:<24}{:.6g}", name, value).c_str());
+  });
+}
+
+OrderedJson as_json(const Prediction& prediction) {
+  OrderedJson scores;
+  for (const auto& [label, score] : prediction.scores) scores[label] = score;
+  return {{"label", prediction.label}, {"score", prediction.score}, {"scores", std::move(scores)}};
+}
+
+void add_input(CLI::App& command, InferenceOptions& options) {
+  command.add_option("--input", options.input, "texts: .jsonl, .csv, .tsv, .txt (a text a line); - is standard input");
+  command.add_option("--text", options.text, "one text instead of a file");
+  command.add_option(spellings("--text-pair"), options.text_pair, "the second text that goes with --text");
+}
+
+void add_predict(CLI::App& app) {
+  struct Flags {
+    InferenceOptions options;
+    bool json = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("predict", "label texts with a trained model");
+  add_common(*command, flags->options, false);
+  add_input(*command, flags->options);
+  command->add_flag("--json", flags->json, "one JSON object on standard output");
+  command->callback([flags] {
+    const bool list = flags->json && !flags->options.text;  // a file gives a list inside the one object
+    if (list) std::fputs("{\"predictions\": [", stdout);
+    bool first = true;
+    predict(flags->options, [&](const Prediction& prediction) {
+      if (list) std::fputs(first ? "\n" : ",\n", stdout);
+      first = false;
+      if (flags->json) std::fputs(as_json(prediction).dump().c_str(), stdout);
+      else std::puts(fmt::format("{}\t{:.4f}", prediction.label, prediction.score).c_str());
+    });
+    if (flags->json) std::puts(list ? "\n]}" : "");
+  });
+}
+
+void add_embed(CLI::App& app) {
+  const auto options = std::make_shared<InferenceOptions>();
+  CLI::App* command = app.add_subcommand("embed", "one vector per text, as JSON lines {\"embedding\": [...]}");
+  add_common(*command, *options, false);
+  add_input(*command, *options);
+  command->add_option("--pooling", options->pooling, "mean of all tokens, or cls: the first")->capture_default_str();
+  command->add_flag("--normalize,!--no-normalize", options->normalize, "scale to length one [on]");
+  command->add_flag_callback("--json", [] {}, "accepted; the output is always JSON lines");
+  command->callback([options] {
+    fmt::memory_buffer line;
+    embed(*options, [&line](const std::vector<float>& embedding) {
+      line.clear();
+      fmt::format_to(std::back_inserter(line), "{{\"embedding\": [");
+      for (size_t i = 0; i < embedding.size(); ++i) {
+        fmt::format_to(std::back_inserter(line), "{}{}", i > 0 ? ", " : "", embedding[i]);
+      }
+      fmt::format_to(std::back_inserter(line), "]}}\n");
+      std::fwrite(line.data(), 1, line.size(), stdout);
+    });
+  });
+}
+
+}  // namespace
+
+void add_inference_commands(CLI::App& app) {
+  add_eval(app);
+  add_predict(app);
+  add_embed(app);
+}
+
+}  // namespace snug

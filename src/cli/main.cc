@@ -1,0 +1,58 @@
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "cli/commands.h"
+#include "core/error.h"
+#include "core/process_memory.h"
+#include "core/progress.h"
+
+namespace snug {
+namespace {
+
+int g_exit_code = 0;
+
+int report(const Error& error) {
+  std::fprintf(stderr, "error: %s\n", error.what());
+  if (!error.hint().empty()) std::fprintf(stderr, "  %s\n", error.hint().c_str());
+  return int(error.kind());
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("snug fine-tunes transformers inside a memory budget that you state.", "snug");
+  app.set_version_flag("--version", SNUG_VERSION);
+  app.require_subcommand(1);
+  // A flag given twice counts as given last, as in the scripts whose flags people paste.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  add_training_commands(app);
+  add_inference_commands(app);
+  add_text_commands(app);
+  add_model_commands(app);
+  app.footer("snug COMMAND --help explains the flags of a command.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : int(ErrorKind::kUsage);
+  } catch (const Error& error) {
+    return report(error);
+  } catch (const std::bad_alloc&) {
+    return report(Error(ErrorKind::kBudget, "the system gives no more memory"));
+  } catch (const std::exception& error) {
+    return report(Error(ErrorKind::kInput, error.what()));
+  }
+  if (std::fflush(stdout) != 0) return report(Error(ErrorKind::kStorage, "cannot write to standard output"));
+  return g_exit_code;
+}
+
+}  // namespace
+
+void set_exit_code(int code) { g_exit_code = code; }
+
+}  // namespace snug
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the write, not the end of a training run
+  snug::settle_allocator();
+  return snug::run(argc, argv);
+}

@@ -1,0 +1,111 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <map>
+
+#include "cli/commands.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/process_memory.h"
+#include "core/progress.h"
+#include "core/threads.h"
+#include "model/config.h"
+#include "model/weight_files.h"
+
+namespace snug {
+namespace {
+
+void add_init(CLI::App& app) {
+  const auto options = std::make_shared<InitOptions>();
+  CLI::App* command = app.add_subcommand("init", "a fresh model folder with a vocabulary learned from your text");
+  command->add_option(spellings("--model-type"), options->model_type, "bert")->capture_default_str();
+  command->add_option(spellings("--train,--train-file"), options->train, "text to learn the vocabulary from")->required();
+  command->add_option(spellings("--text-column"), options->text_column, "column of the text [usual names]");
+  command->add_flag_callback(spellings("--no-header"), [options] { options->header = false; }, "the first line is data");
+  command->add_option(spellings("--vocab-size"), options->vocab_size, "tokens")->capture_default_str();
+  command->add_option(spellings("--hidden-size"), options->hidden_size, "width")->capture_default_str();
+  command->add_option(spellings("--num-hidden-layers"), options->num_hidden_layers, "layers")->capture_default_str();
+  command->add_option(spellings("--num-attention-heads"), options->num_attention_heads, "heads")->capture_default_str();
+  command->add_option(spellings("--intermediate-size"), options->intermediate_size, "[four times the width]");
+  command->add_option(spellings("--max-position-embeddings"), options->max_position_embeddings, "longest text in tokens")
+      ->capture_default_str();
+  command->add_flag("!--cased", options->lowercase, "keep upper case and accents");
+  command->add_option("--seed", options->seed, "of the weights")->capture_default_str();
+  command->add_option(spellings("--output-dir"), options->output_dir, "the new folder")->required();
+  command->callback([options] { init_model(*options); });
+}
+
+void add_inspect(CLI::App& app) {
+  struct Flags {
+    std::string folder;
+    bool json = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("inspect", "architecture, parameters, data types and bytes of a model folder");
+  command->add_option("folder", flags->folder, "Hugging Face model folder")->required();
+  command->add_flag("--json", flags->json, "one JSON object on standard output");
+  command->callback([flags] {
+    const auto path = std::filesystem::path(flags->folder) / "config.json";
+    const BertConfig config = parse_config(read_small_file(path), path.string());
+    const WeightFolder files(flags->folder);
+    uint64_t elements = 0;
+    std::map<std::string, uint64_t> dtypes;
+    for (const std::string_view name : files.names()) {
+      const TensorEntry& tensor = *files.find(name);
+      dtypes[std::string(dtype_name(tensor.dtype))] += tensor.bytes();
+      if (is_float(tensor.dtype)) elements += tensor.elements();
+    }
+    const OrderedJson json = {{"model_type", config.model_type},
+                              {"architectures", config.architectures},
+                              {"layers", config.num_hidden_layers},
+                              {"hidden_size", config.hidden_size},
+                              {"attention_heads", config.num_attention_heads},
+                              {"intermediate_size", config.intermediate_size},
+                              {"vocab_size", config.vocab_size},
+                              {"max_positions", config.max_position_embeddings},
+                              {"labels", config.labels},
+                              {"tensors", files.names().size()},
+                              {"parameters", elements},
+                              {"bytes", files.tensor_bytes()},
+                              {"bytes_by_dtype", dtypes}};
+    if (flags->json) {
+      std::puts(json.dump(2).c_str());
+      return;
+    }
+    for (const auto& [name, value] : json.items()) std::puts(fmt::format("{:<18}{}", name, value.dump()).c_str());
+  });
+}
+
+void add_doctor(CLI::App& app) {
+  const auto json = std::make_shared<bool>(false);
+  CLI::App* command = app.add_subcommand("doctor", "device, memory, threads and the limits that apply");
+  command->add_flag("--json", *json, "one JSON object on standard output");
+  command->callback([json] {
+    set_num_threads(0);
+    const auto limit = cgroup_limit_bytes();
+    OrderedJson report = {{"version", SNUG_VERSION},
+                          {"device", "cpu"},
+                          {"threads", num_threads()},
+                          {"usable_memory_bytes", usable_memory_bytes()},
+                          {"cgroup_limit_bytes", limit ? Json(*limit) : Json(nullptr)},
+                          {"resident_bytes", resident_bytes()}};
+    if (*json) {
+      std::puts(report.dump(2).c_str());
+      return;
+    }
+    std::puts(fmt::format("snug {} on the CPU, {} threads", SNUG_VERSION, num_threads()).c_str());
+    std::puts(fmt::format("memory this process can use   {}", format_bytes(usable_memory_bytes())).c_str());
+    std::puts(fmt::format("limit of the container        {}", limit ? format_bytes(*limit) : "none").c_str());
+    std::puts(fmt::format("occupied by snug itself       {}", format_bytes(resident_bytes())).c_str());
+  });
+}
+
+}  // namespace
+
+void add_model_commands(CLI::App& app) {
+  add_init(app);
+  add_inspect(app);
+  add_doctor(app);
+}
+
+}  // namespace snug

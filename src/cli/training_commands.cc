@@ -1,0 +1,145 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "cli/commands.h"
+#include "core/error.h"
+#include "core/progress.h"
+
+namespace snug {
+namespace {
+
+struct TrainingFlags {
+  TrainOptions options;
+  int64_t per_device_batch = 0, accumulation = 1;
+  bool json = false, ignored = false;
+
+  TrainOptions resolved() const {
+    if (options.device != "cpu") {
+      fail(ErrorKind::kDevice, "--device {}: this version of snug runs on the CPU only", options.device);
+    }
+    TrainOptions result = options;
+    if (per_device_batch > 0) result.batch_size = per_device_batch * accumulation;
+    else if (accumulation > 1) result.batch_size = options.batch_size * accumulation;
+    return result;
+  }
+};
+
+void add_data_flags(CLI::App& command, TrainingFlags& flags) {
+  TrainOptions& o = flags.options;
+  command.add_option("--task", o.task, "classify [from the model and the data]");
+  command.add_option(spellings("--train,--train-file"), o.train, "training data: .csv, .tsv, .jsonl, also .gz or .zst")->required();
+  command.add_option(spellings("--validation,--validation-file"), o.validation, "validation data");
+  add_column_flags(command, o, /*with_label=*/true);
+  command.add_option(spellings("--cache-dir"), o.cache_dir, "where tokenized data is kept [~/.cache/snug]");
+  command.add_flag(spellings("--ignore-mismatched-sizes"), o.ignore_mismatched_sizes,
+                   "make a new head where the model's has another number of classes");
+}
+
+void add_batch_flags(CLI::App& command, TrainingFlags& flags) {
+  TrainOptions& o = flags.options;
+  command.add_option(spellings("--batch-size"), o.batch_size, "examples per step; how they are split is snug's business")
+      ->capture_default_str();
+  command.add_option(spellings("--per-device-train-batch-size"), flags.per_device_batch,
+                     "with --gradient-accumulation-steps: another way to state the batch size");
+  command.add_option(spellings("--gradient-accumulation-steps"), flags.accumulation, "multiplies the batch size")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--recompute", o.recompute, "auto, none, all, or a number of layers")->capture_default_str();
+  command.add_option(spellings("--micro-batch-tokens"), o.micro_batch_tokens, "pin the micro-batch; 0: planned")
+      ->capture_default_str();
+}
+
+void add_optimizer_flags(CLI::App& command, TrainOptions& o) {
+  command.add_option(spellings("--learning-rate"), o.learning_rate, "peak learning rate of AdamW")->capture_default_str();
+  command.add_option(spellings("--weight-decay"), o.weight_decay, "decoupled decay, not on biases and norms")
+      ->capture_default_str();
+  command.add_option(spellings("--adam-beta1"), o.adam_beta1, "decay of the first moment")->capture_default_str();
+  command.add_option(spellings("--adam-beta2"), o.adam_beta2, "decay of the second moment")->capture_default_str();
+  command.add_option(spellings("--adam-epsilon"), o.adam_epsilon, "added to the root of the second moment")->capture_default_str();
+  command.add_option(spellings("--max-grad-norm"), o.max_grad_norm, "clip gradients to this norm; 0: never")->capture_default_str();
+  command.add_option(spellings("--num-train-epochs"), o.num_train_epochs, "passes over the data")->capture_default_str();
+  command.add_option(spellings("--max-steps"), o.max_steps, "stop after so many steps instead; 0: by epochs")->capture_default_str();
+  command.add_option(spellings("--lr-scheduler-type"), o.lr_scheduler_type, "linear, cosine, constant, constant_with_warmup")
+      ->capture_default_str();
+  command.add_option(spellings("--warmup-steps"), o.warmup_steps, "steps until the peak learning rate")->capture_default_str();
+  command.add_option(spellings("--warmup-ratio"), o.warmup_ratio, "the same as a share of all steps")->capture_default_str();
+  command.add_option("--dropout", o.dropout, "instead of the rates in config.json");
+  command.add_option("--seed", o.seed, "of data order, dropout and new weights")->capture_default_str();
+}
+
+void add_evaluation_flags(CLI::App& command, TrainOptions& o) {
+  command.add_option(spellings("--eval-strategy,--evaluation-strategy"), o.eval_strategy,
+                     "no, steps, epoch [epoch with --validation, else no]");
+  command.add_option(spellings("--eval-steps"), o.eval_steps, "with --eval-strategy steps")->capture_default_str();
+  command.add_option(spellings("--save-strategy"), o.save_strategy, "checkpoints: no, steps, epoch")->capture_default_str();
+  command.add_option(spellings("--save-steps"), o.save_steps, "with --save-strategy steps")->capture_default_str();
+  command.add_option(spellings("--save-total-limit"), o.save_total_limit, "checkpoints to keep")->capture_default_str();
+  command.add_flag(spellings("--load-best-model-at-end"), o.load_best_model_at_end, "write the best model, not the last");
+  command.add_option(spellings("--metric-for-best-model"), o.metric_for_best_model,
+                     "loss, accuracy, f1, f1_macro, f1_micro, matthews_correlation")->capture_default_str();
+  command.add_option(spellings("--greater-is-better"), o.greater_is_better, "[false for loss, true for the rest]");
+  command.add_option(spellings("--early-stopping-patience"), o.early_stopping_patience,
+                     "stop after so many evaluations without improvement; 0: never")->capture_default_str();
+  command.add_option(spellings("--logging-steps"), o.logging_steps, "a line every so many steps; 0: a progress line")
+      ->capture_default_str();
+}
+
+// Accepted so that commands for Hugging Face's example scripts work as they are; they change nothing here.
+void add_accepted_flags(CLI::App& command, TrainingFlags& flags) {
+  for (const char* name : {"--do-train", "--do-eval"}) {
+    command.add_flag(spellings(name), flags.ignored)->group("");
+  }
+}
+
+void add_all(CLI::App& command, TrainingFlags& flags) {
+  add_model_flag(command, flags.options);
+  add_data_flags(command, flags);
+  add_memory_flags(command, flags.options);
+  add_batch_flags(command, flags);
+  add_optimizer_flags(command, flags.options);
+  add_evaluation_flags(command, flags.options);
+  add_accepted_flags(command, flags);
+  command.add_flag("--json", flags.json, "one JSON object on standard output");
+}
+
+void run_plan(const TrainingFlags& flags) {
+  const PlanSummary summary = plan(flags.resolved());
+  std::puts((flags.json ? summary.to_json() : summary.to_text()).c_str());
+  if (!summary.fits) set_exit_code(int(ErrorKind::kBudget));
+}
+
+void run_train(const TrainingFlags& flags) {
+  const TrainSummary summary = train(flags.resolved());
+  if (flags.json) {
+    std::puts(summary.to_json().c_str());
+    return;
+  }
+  std::puts(fmt::format("{} steps, mean loss {:.4f}, {:.0f} tokens/s ({:.1f} examples/s)\n"
+                        "peak memory: predicted {}, measured {}\nmodel written to {}",
+                        summary.steps, summary.train_loss, summary.tokens_per_second, summary.examples_per_second,
+                        format_bytes(summary.plan.peak_bytes), format_bytes(summary.measured_peak_bytes),
+                        flags.options.output_dir)
+                .c_str());
+}
+
+}  // namespace
+
+void add_training_commands(CLI::App& app) {
+  const auto plan_flags = std::make_shared<TrainingFlags>();
+  CLI::App* plan_command = app.add_subcommand("plan", "say what a run would occupy, without running it");
+  add_all(*plan_command, *plan_flags);
+  plan_command->add_option(spellings("--output-dir"), plan_flags->options.output_dir)->group("");
+  plan_command->callback([plan_flags] { run_plan(*plan_flags); });
+
+  const auto flags = std::make_shared<TrainingFlags>();
+  CLI::App* command = app.add_subcommand("train", "fine-tune a model inside the stated memory");
+  add_all(*command, *flags);
+  TrainOptions& o = flags->options;
+  command->add_option(spellings("--output-dir"), o.output_dir, "where the trained model and checkpoints go")->required();
+  command->add_option(spellings("--resume-from-checkpoint"), o.resume_from_checkpoint, "latest, or a checkpoint's folder");
+  command->add_flag(spellings("--overwrite-output-dir"), o.overwrite_output_dir, "start anew over an earlier run");
+  command->callback([flags] { run_train(*flags); });
+}
+
+}  // namespace snug

@@ -1,0 +1,319 @@
+#include "data/batches.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include "core/error.h"
+#include "data/permutation.h"
+
+namespace snug {
+namespace {
+
+// The most that one step can hold.
+struct StepLimits {
+  size_t examples = 0, tokens = 0, micro_batches = 0;
+};
+
+StepLimits step_limits(const Dataset& data, const BatchOptions& options) {
+  StepLimits limits;
+  limits.examples = std::min(options.batch_size, data.rows());
+  limits.tokens = std::min<uint64_t>(limits.examples * data.longest(), data.tokens());
+  // First fit leaves at most one bin half empty or emptier: two bins hold more than one capacity.
+  const size_t bins = 2 * limits.tokens / size_t(options.capacity_tokens) + 1;
+  limits.micro_batches = std::min(limits.examples, bins);
+  return limits;
+}
+
+// One step's memory. Micro-batches are stretches of the same arrays: reserving each for the whole
+// capacity would take about twice as much.
+struct StepBuffers {
+  explicit StepBuffers(const StepLimits& limits) {
+    for (auto* array : {&ids, &positions, &type_ids, &row_of}) array->resize(limits.tokens);
+    starts.resize(limits.examples + limits.micro_batches);
+    labels.resize(limits.examples);
+    samples.resize(limits.examples);
+    rows.resize(limits.examples);
+    micro_batches.resize(limits.micro_batches);
+  }
+
+  static size_t bytes(const StepLimits& limits) {
+    return limits.tokens * 4 * sizeof(int32_t) +
+           (limits.examples + limits.micro_batches) * sizeof(int32_t) +
+           limits.examples * (sizeof(int32_t) + 2 * sizeof(uint64_t)) +
+           limits.micro_batches * sizeof(MicroBatch);
+  }
+
+  std::vector<int32_t> ids, positions, type_ids, row_of, starts, labels;
+  std::vector<uint64_t> samples, rows;
+  std::vector<MicroBatch> micro_batches;
+  StepBatch step;
+};
+
+// Fills one step's buffers after another's; used by one thread.
+class StepMaker {
+ public:
+  StepMaker(const Dataset& data, const BatchOptions& options)
+      : data_(data),
+        options_(options),
+        steps_per_epoch_(steps_per_epoch(data.rows(), options)),
+        packer_(step_limits(data, options).examples),
+        lengths_(step_limits(data, options).examples),
+        rows_(lengths_.size()) {
+    example_.ids.reserve(data.longest());
+    example_.type_ids.reserve(data.longest());
+  }
+
+  static size_t bytes(const Dataset& data, const StepLimits& limits) {
+    return Packer::bytes(limits.examples) +
+           limits.examples * (sizeof(uint32_t) + sizeof(uint64_t)) +
+           data.longest() * 2 * sizeof(int32_t);
+  }
+
+  void make(uint64_t number, StepBuffers& out) {
+    const uint64_t epoch = number / steps_per_epoch_;
+    const uint64_t first = number % steps_per_epoch_ * options_.batch_size;
+    const size_t count = std::min(options_.batch_size, data_.rows() - first);
+    look_up(epoch, first, count);
+    const size_t bins = packer_.pack({lengths_.data(), count}, options_.capacity_tokens);
+    out.step.step = number;
+    out.step.epoch = epoch;
+    Cursor at;
+    for (size_t bin = 0; bin < bins; ++bin) {
+      const auto members = packer_.order().subspan(at.sequence, packer_.bin_sizes()[bin]);
+      out.micro_batches[bin] = fill(members, epoch * data_.rows() + first, at, out);
+    }
+    out.step.examples = at.sequence;
+    out.step.tokens = at.token;
+    out.step.micro_batches = std::span(out.micro_batches).first(bins);
+  }
+
+ private:
+  // Where the next micro-batch begins in the step's arrays.
+  struct Cursor {
+    size_t token = 0, sequence = 0, start = 0;
+  };
+
+  void look_up(uint64_t epoch, uint64_t first, size_t count) {
+    const Permutation order(data_.rows(), options_.seed, epoch);
+    for (size_t i = 0; i < count; ++i) {
+      rows_[i] = options_.shuffle ? order(first + i) : first + i;
+      lengths_[i] = data_.length(rows_[i]);
+    }
+  }
+
+  // `first_sample` is the ordinal of the step's first example in the run.
+  MicroBatch fill(std::span<const uint32_t> members, uint64_t first_sample, Cursor& at,
+                  StepBuffers& out) {
+    const Cursor begin = at;
+    MicroBatch batch;
+    int32_t tokens = 0;
+    for (size_t i = 0; i < members.size(); ++i) {
+      data_.read(rows_[members[i]], example_);
+      const size_t length = example_.ids.size();
+      std::ranges::copy(example_.ids, out.ids.begin() + ptrdiff_t(at.token));
+      std::ranges::copy(example_.type_ids, out.type_ids.begin() + ptrdiff_t(at.token));
+      const auto positions = out.positions.begin() + ptrdiff_t(at.token);
+      std::iota(positions, positions + ptrdiff_t(length), 0);
+      std::fill_n(out.row_of.begin() + ptrdiff_t(at.token), length, int32_t(i));
+      out.starts[at.start++] = tokens;
+      out.labels[at.sequence] = example_.label;
+      out.samples[at.sequence] = first_sample + members[i];
+      out.rows[at.sequence++] = rows_[members[i]];
+      at.token += length;
+      tokens += int32_t(length);
+      batch.longest = std::max(batch.longest, int64_t(length));
+    }
+    out.starts[at.start++] = tokens;
+    const auto token_range = [&](const std::vector<int32_t>& array) {
+      return std::span(array).subspan(begin.token, size_t(tokens));
+    };
+    batch.ids = token_range(out.ids);
+    batch.positions = token_range(out.positions);
+    batch.type_ids = token_range(out.type_ids);
+    batch.row_of = token_range(out.row_of);
+    batch.starts = std::span(out.starts).subspan(begin.start, members.size() + 1);
+    batch.labels = std::span(out.labels).subspan(begin.sequence, members.size());
+    batch.samples = std::span(out.samples).subspan(begin.sequence, members.size());
+    batch.rows = std::span(out.rows).subspan(begin.sequence, members.size());
+    return batch;
+  }
+
+  const Dataset& data_;
+  BatchOptions options_;
+  uint64_t steps_per_epoch_;
+  Packer packer_;
+  std::vector<uint32_t> lengths_;  // [examples of the step]
+  std::vector<uint64_t> rows_;     // [examples of the step]
+  Example example_;
+};
+
+void check_options(const Dataset& data, const BatchOptions& options) {
+  SNUG_CHECK(options.batch_size > 0 && options.capacity_tokens > 0 && options.depth > 0);
+  if (int64_t(data.longest()) > options.capacity_tokens) {
+    fail(ErrorKind::kBudget,
+         "{}: its longest text has {} tokens, a micro-batch only {}; use a smaller --max-length",
+         data.source().string(), data.longest(), options.capacity_tokens);
+  }
+  if (steps_per_epoch(data.rows(), options) == 0) {
+    fail(ErrorKind::kInput,
+         "{}: {} rows are less than one batch of {}, and the last partial batch is "
+         "dropped; use a smaller batch or keep it",
+         data.source().string(), data.rows(), options.batch_size);
+  }
+}
+
+}  // namespace
+
+Batch MicroBatch::view() const {
+  return {.dims = {.tokens = int64_t(ids.size()),
+                   .sequences = int64_t(labels.size()),
+                   .longest = longest},
+          .ids = ids.data(),
+          .positions = positions.data(),
+          .type_ids = type_ids.data(),
+          .row_of = row_of.data(),
+          .starts = starts.data(),
+          .labels = labels.data(),
+          .samples = samples.data()};
+}
+
+uint64_t steps_per_epoch(uint64_t rows, const BatchOptions& options) {
+  const uint64_t whole = rows / options.batch_size;
+  return whole + (!options.drop_last && rows % options.batch_size != 0);
+}
+
+Packer::Packer(size_t max_sequences) {
+  for (auto* array : {&sorted_, &bin_of_, &order_, &bin_sizes_, &bin_ends_}) {
+    array->reserve(max_sequences);
+  }
+  bin_left_.reserve(max_sequences);
+}
+
+size_t Packer::bytes(size_t max_sequences) {
+  return max_sequences * (5 * sizeof(uint32_t) + sizeof(int64_t));
+}
+
+size_t Packer::pack(std::span<const uint32_t> lengths, int64_t capacity) {
+  sorted_.clear();
+  for (uint32_t i = 0; i < lengths.size(); ++i) {
+    if (lengths[i] > 0) sorted_.push_back(i);
+  }
+  // Ties by index instead of a stable sort, which would allocate.
+  std::ranges::sort(sorted_, [&](uint32_t a, uint32_t b) {
+    return lengths[a] != lengths[b] ? lengths[a] > lengths[b] : a < b;
+  });
+
+  bin_left_.clear();
+  bin_sizes_.clear();
+  bin_of_.resize(lengths.size());
+  for (const uint32_t i : sorted_) {
+    const int64_t length = lengths[i];
+    SNUG_CHECK(length <= capacity);
+    auto bin = std::ranges::find_if(bin_left_, [&](int64_t left) { return left >= length; });
+    if (bin == bin_left_.end()) {
+      bin_left_.push_back(capacity);
+      bin_sizes_.push_back(0);
+      bin = bin_left_.end() - 1;
+    }
+    *bin -= length;
+    bin_of_[i] = uint32_t(bin - bin_left_.begin());
+    ++bin_sizes_[bin_of_[i]];
+  }
+
+  bin_ends_.resize(bin_sizes_.size());
+  std::exclusive_scan(bin_sizes_.begin(), bin_sizes_.end(), bin_ends_.begin(), 0u);
+  order_.resize(sorted_.size());
+  for (const uint32_t i : sorted_) order_[bin_ends_[bin_of_[i]]++] = i;
+  return bin_sizes_.size();
+}
+
+// A ring of depth + 1 steps: the one being used, and those ready ahead of it.
+struct BatchStream::Impl {
+  Impl(const Dataset& data, const BatchOptions& options)
+      : maker(data, options),
+        made(options.first_step),
+        used(options.first_step),
+        last(options.last_step) {
+    const StepLimits limits = step_limits(data, options);
+    ring.reserve(size_t(options.depth) + 1);
+    for (int i = 0; i <= options.depth; ++i) ring.emplace_back(limits);
+    thread = std::thread([this] { work(); });
+  }
+
+  ~Impl() {
+    {
+      const std::lock_guard lock(mutex);
+      stopping = true;
+    }
+    changed.notify_all();
+    thread.join();
+  }
+
+  StepBuffers& buffers(uint64_t step) { return ring[step % ring.size()]; }
+
+  void work() {
+    try {
+      for (uint64_t step = made; step < last; ++step) {
+        {
+          std::unique_lock lock(mutex);
+          changed.wait(lock, [&] { return stopping || step < used + ring.size(); });
+          if (stopping) return;
+        }
+        maker.make(step, buffers(step));
+        const std::lock_guard lock(mutex);
+        made = step + 1;
+        changed.notify_all();
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      error = std::current_exception();
+      changed.notify_all();
+    }
+  }
+
+  StepMaker maker;
+  std::vector<StepBuffers> ring;
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t made, used;  // steps before `used` are done with; [used, made) are ready or in use
+  uint64_t last;
+  bool in_use = false;  // step `used` is with the caller
+  bool stopping = false;
+  std::exception_ptr error;
+  std::thread thread;  // joined by the destructor, before anything above goes
+};
+
+BatchStream::BatchStream(const Dataset& data, const BatchOptions& options) {
+  check_options(data, options);
+  impl_ = std::make_unique<Impl>(data, options);
+}
+
+BatchStream::~BatchStream() = default;
+
+bool BatchStream::next(const StepBatch*& step) {
+  Impl& impl = *impl_;
+  std::unique_lock lock(impl.mutex);
+  if (impl.in_use) {
+    ++impl.used;
+    impl.in_use = false;
+    impl.changed.notify_all();
+  }
+  if (impl.used >= impl.last) return false;
+  impl.changed.wait(lock, [&] { return impl.made > impl.used || impl.error; });
+  if (impl.made == impl.used) std::rethrow_exception(impl.error);
+  impl.in_use = true;
+  step = &impl.buffers(impl.used).step;
+  return true;
+}
+
+size_t BatchStream::buffer_bytes(const Dataset& data, const BatchOptions& options) {
+  const StepLimits limits = step_limits(data, options);
+  return (size_t(options.depth) + 1) * (sizeof(StepBuffers) + StepBuffers::bytes(limits)) +
+         StepMaker::bytes(data, limits) + sizeof(Impl);
+}
+
+}  // namespace snug

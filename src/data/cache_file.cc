@@ -1,0 +1,214 @@
+#include "data/cache_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "core/error.h"
+#include "core/philox.h"
+
+namespace snug {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr size_t kChunk = 64 << 10;
+
+using HashState = std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)>;
+
+HashState new_hash() {
+  HashState state(XXH3_createState(), XXH3_freeState);
+  if (!state) throw std::bad_alloc();
+  XXH3_64bits_reset(state.get());
+  return state;
+}
+
+uint64_t hash_of_header(const CacheHeader& header) {
+  return XXH3_64bits(&header, offsetof(CacheHeader, header_hash));
+}
+
+// The count, the final id of every label in order of first appearance, the names in final order.
+std::string serialized(const LabelCollector::Result& labels) {
+  std::string out;
+  const auto put = [&](uint32_t value) {
+    out.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  put(uint32_t(labels.labels.names.size()));
+  for (const int32_t id : labels.final_ids) put(uint32_t(id));
+  for (const std::string& name : labels.labels.names) {
+    put(uint32_t(name.size()));
+    out += name;
+  }
+  return out;
+}
+
+// The inverse; false where the bytes do not add up.
+bool parse_labels(std::string_view bytes, LabelCollector::Result& labels) {
+  const auto take = [&](uint32_t& value) {
+    if (bytes.size() < sizeof value) return false;
+    std::memcpy(&value, bytes.data(), sizeof value);
+    bytes.remove_prefix(sizeof value);
+    return true;
+  };
+  uint32_t count = 0;
+  if (!take(count) || count > bytes.size() / 8) return false;
+  for (uint32_t i = 0, id = 0; i < count; ++i) {
+    if (!take(id) || id >= count) return false;
+    labels.final_ids.push_back(int32_t(id));
+  }
+  for (uint32_t i = 0, size = 0; i < count; ++i) {
+    if (!take(size) || size > bytes.size()) return false;
+    labels.labels.names.emplace_back(bytes.substr(0, size));
+    bytes.remove_prefix(size);
+  }
+  return bytes.empty();
+}
+
+bool header_is_sound(const CacheHeader& header, uint64_t file_bytes) {
+  const CacheHeader expected;
+  if (std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0) return false;
+  if (header.version != kCacheVersion || header.header_hash != hash_of_header(header)) return false;
+  return header.file_bytes == file_bytes && header.rows > 0 &&
+         (header.id_bytes == 2 || header.id_bytes == 4) &&
+         header.index_begin >= sizeof(CacheHeader) && header.index_begin < file_bytes &&
+         header.rows < file_bytes / 8 && header.labels_begin <= file_bytes &&
+         header.labels_begin == header.index_begin + 8 * (header.rows + 1);
+}
+
+bool tail_is_sound(const InputFile& file, const CacheHeader& header) {
+  const HashState hash = new_hash();
+  std::vector<char> chunk(kChunk);
+  for (uint64_t at = header.index_begin; at < header.file_bytes;) {
+    const size_t count = std::min<uint64_t>(kChunk, header.file_bytes - at);
+    file.read_exactly(at, chunk.data(), count);
+    XXH3_64bits_update(hash.get(), chunk.data(), count);
+    at += count;
+  }
+  return XXH3_64bits_digest(hash.get()) == header.tail_hash;
+}
+
+// A file without a name: gone with the process, however that ends.
+int open_nameless(const std::filesystem::path& beside) {
+  std::string name = beside.string() + ".offsets-XXXXXX";
+  const int fd = ::mkostemp(name.data(), O_CLOEXEC);
+  if (fd < 0) {
+    fail(ErrorKind::kStorage, "{}: cannot create: {}", name, std::strerror(errno));
+  }
+  ::unlink(name.c_str());
+  return fd;
+}
+
+}  // namespace
+
+uint32_t record_hash(const RecordContents& contents) {
+  const uint64_t head = uint64_t(uint32_t(contents.label)) << 32 | contents.split;
+  return uint32_t(XXH3_64bits_withSeed(contents.ids.data(), contents.ids.size_bytes(),
+                                       mix64(contents.row) ^ mix64(head)));
+}
+
+void append_record(const RecordContents& contents, uint32_t id_bytes, std::vector<char>& out) {
+  const RecordHead head{record_hash(contents), contents.label, contents.split};
+  const size_t begin = out.size();
+  out.resize(begin + sizeof head + contents.ids.size() * id_bytes);
+  std::memcpy(out.data() + begin, &head, sizeof head);
+  char* target = out.data() + begin + sizeof head;
+  for (const int32_t id : contents.ids) {
+    std::memcpy(target, &id, id_bytes);  // little-endian: the low bytes come first
+    target += id_bytes;
+  }
+}
+
+CacheWriter::CacheWriter(const std::filesystem::path& path)
+    : file_(path), path_(path), offsets_fd_(open_nameless(path)) {
+  const CacheHeader placeholder;
+  file_.write(&placeholder, sizeof placeholder);
+  offsets_.reserve(kChunk / 8);
+}
+
+CacheWriter::~CacheWriter() { ::close(offsets_fd_); }
+
+void CacheWriter::append(std::span<const char> records, std::span<const uint32_t> sizes) {
+  file_.write(records.data(), records.size());
+  for (const uint32_t size : sizes) {
+    add_offset(end_);
+    end_ += size;
+  }
+}
+
+void CacheWriter::add_offset(uint64_t offset) {
+  offsets_.push_back(offset);
+  if (offsets_.size() == kChunk / 8) flush_offsets();
+}
+
+void CacheWriter::flush_offsets() {
+  const char* source = reinterpret_cast<const char*>(offsets_.data());
+  for (size_t left = offsets_.size() * 8; left > 0;) {
+    const ssize_t count = ::pwrite(offsets_fd_, source, left, off_t(offsets_written_));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      fail(ErrorKind::kStorage, "{}: cannot write: {}", path_.string(), std::strerror(errno));
+    }
+    source += count;
+    left -= size_t(count);
+    offsets_written_ += uint64_t(count);
+  }
+  offsets_.clear();
+}
+
+void CacheWriter::copy_offsets(void* hash_state) {
+  std::vector<char> chunk(kChunk);
+  for (uint64_t at = 0; at < offsets_written_;) {
+    const ssize_t count = ::pread(offsets_fd_, chunk.data(), kChunk, off_t(at));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      fail(ErrorKind::kStorage, "{}: cannot read its offsets back: {}", path_.string(),
+           std::strerror(errno));
+    }
+    XXH3_64bits_update(static_cast<XXH3_state_t*>(hash_state), chunk.data(), size_t(count));
+    file_.write(chunk.data(), size_t(count));
+    at += uint64_t(count);
+  }
+}
+
+void CacheWriter::commit(CacheHeader header, const LabelCollector::Result& labels) {
+  add_offset(end_);
+  flush_offsets();
+  const HashState hash = new_hash();
+  copy_offsets(hash.get());
+  const std::string tail = serialized(labels);
+  XXH3_64bits_update(hash.get(), tail.data(), tail.size());
+  file_.write(tail);
+  header.index_begin = end_;
+  header.labels_begin = end_ + offsets_written_;
+  header.file_bytes = header.labels_begin + tail.size();
+  header.tail_hash = XXH3_64bits_digest(hash.get());
+  header.header_hash = hash_of_header(header);
+  file_.write_at(0, &header, sizeof header);
+  file_.commit();
+}
+
+std::optional<OpenCache> open_cache(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return std::nullopt;
+  try {
+    OpenCache cache{InputFile(path), {}, {}};
+    if (cache.file.size() < sizeof(CacheHeader)) return std::nullopt;
+    cache.file.read_exactly(0, &cache.header, sizeof cache.header);
+    const CacheHeader& header = cache.header;
+    if (!header_is_sound(header, cache.file.size())) return std::nullopt;
+    if (!tail_is_sound(cache.file, header)) return std::nullopt;
+    std::string labels(header.file_bytes - header.labels_begin, '\0');
+    cache.file.read_exactly(header.labels_begin, labels.data(), labels.size());
+    if (!parse_labels(labels, cache.labels)) return std::nullopt;
+    return cache;
+  } catch (const Error&) {
+    return std::nullopt;  // vanished or cut off since: as good as absent
+  }
+}
+
+}  // namespace snug

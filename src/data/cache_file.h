@@ -1,0 +1,91 @@
+// The file behind a Dataset (its grammar is in docs/data.md): a header, one record a row, the
+// offset of every record, the labels. Everything is checked against hashes, because a cache
+// outlives the program that wrote it: header, offsets and labels when it is opened, a record when
+// it is read.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/file.h"
+#include "data/labels.h"
+
+namespace snug {
+
+inline constexpr uint32_t kCacheVersion = 1;
+
+// Written as it lies in memory, little-endian.
+struct CacheHeader {
+  char magic[8] = {'S', 'N', 'U', 'G', 'R', 'O', 'W', 'S'};
+  uint32_t version = kCacheVersion;
+  uint32_t id_bytes = 4;  // 2 where the vocabulary has fewer than 65536 entries
+  uint64_t key = 0;       // of everything but the source's contents
+  uint64_t source_bytes = 0;
+  int64_t source_mtime_ns = 0;
+  uint64_t source_hash = 0;
+  uint64_t fingerprint = 0;
+  uint64_t rows = 0, tokens = 0, truncated_rows = 0;
+  uint32_t longest = 0, vocab = 0;
+  uint64_t index_begin = 0;   // (rows + 1) u64 offsets of the records
+  uint64_t labels_begin = 0;  // from here to the end: the labels
+  uint64_t file_bytes = 0;
+  uint64_t tail_hash = 0;    // XXH3 of [index_begin, file_bytes)
+  uint64_t header_hash = 0;  // XXH3 of everything above
+};
+static_assert(sizeof(CacheHeader) == 128);
+
+// In front of every record's ids.
+struct RecordHead {
+  uint32_t hash = 0;   // record_hash()
+  int32_t label = -1;  // by first appearance; -1: none
+  uint32_t split = 0;  // ids before this one belong to the first text, the others to the second
+};
+static_assert(sizeof(RecordHead) == 12);
+
+struct RecordContents {
+  uint64_t row = 0;
+  int32_t label = -1;
+  uint32_t split = 0;
+  std::span<const int32_t> ids;
+};
+// Of the ids as i32, seeded by all the rest: a record in another row's place is damaged too.
+uint32_t record_hash(const RecordContents& contents);
+void append_record(const RecordContents& contents, uint32_t id_bytes, std::vector<char>& out);
+
+// Memory stays constant however many rows come: offsets wait in a nameless file on the same disk.
+class CacheWriter {
+ public:
+  explicit CacheWriter(const std::filesystem::path& path);
+  ~CacheWriter();
+  CacheWriter(const CacheWriter&) = delete;
+
+  // Consecutive records and the size of each.
+  void append(std::span<const char> records, std::span<const uint32_t> sizes);
+  // `header` with everything but places and hashes filled in.
+  void commit(CacheHeader header, const LabelCollector::Result& labels);
+
+ private:
+  void add_offset(uint64_t offset);
+  void flush_offsets();
+  void copy_offsets(void* hash_state);
+
+  OutputFile file_;
+  std::filesystem::path path_;
+  int offsets_fd_ = -1;
+  uint64_t end_ = sizeof(CacheHeader);
+  uint64_t offsets_written_ = 0;  // bytes
+  std::vector<uint64_t> offsets_;
+};
+
+// Null where the file is not there or not a whole, undamaged cache of this version.
+struct OpenCache {
+  InputFile file;
+  CacheHeader header;
+  LabelCollector::Result labels;
+};
+std::optional<OpenCache> open_cache(const std::filesystem::path& path);
+
+}  // namespace snug

@@ -1,0 +1,350 @@
+#include "data/dataset_builder.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "core/error.h"
+#include "core/progress.h"
+
+namespace snug {
+namespace {
+
+constexpr size_t kBlockRows = 256;
+constexpr size_t kBlockTextBytes = 64 << 10;
+constexpr size_t kBlocksPerThread = 2;
+
+struct BlockRow {
+  size_t text_begin = 0, text_size = 0, pair_size = 0;
+  bool has_pair = false;
+  int32_t label = -1;
+  uint64_t line = 0;
+};
+
+// Rows on their way through the tokenizer: texts in, records out.
+struct Block {
+  std::string text;  // of all rows, end to end
+  std::vector<BlockRow> rows;
+  uint64_t first_row = 0;
+  std::vector<char> records;
+  std::vector<uint32_t> sizes;
+  uint64_t tokens = 0, truncated_rows = 0;
+  uint32_t longest = 0;
+  std::exception_ptr error;
+
+  bool full() const { return rows.size() == kBlockRows || text.size() >= kBlockTextBytes; }
+
+  // One giant row must not leave its memory behind in every block.
+  void clear() {
+    if (text.capacity() > 4 * kBlockTextBytes) text = {};
+    text.clear();
+    rows.clear();
+    records.clear();
+    sizes.clear();
+    tokens = truncated_rows = longest = 0;
+    error = nullptr;
+  }
+
+  void add(const Row& row, int32_t label) {
+    rows.push_back({text.size(), row.text.size(), row.text_pair.value_or("").size(),
+                    row.text_pair.has_value(), label, row.line});
+    text.append(row.text).append(row.text_pair.value_or(""));
+  }
+};
+
+uint32_t cache_id_bytes(const Tokenizer& tokenizer) {
+  return tokenizer.vocab_size() < 65536 ? 2 : 4;
+}
+
+class RowEncoder {
+ public:
+  RowEncoder(const Tokenizer& tokenizer, const DatasetOptions& options, std::string file)
+      : tokenizer_(tokenizer),
+        need_(options.labels),
+        max_length_(options.max_length),
+        id_bytes_(cache_id_bytes(tokenizer)),
+        file_(std::move(file)) {}
+
+  void encode(Block& block) {
+    for (size_t i = 0; i < block.rows.size(); ++i) {
+      try {
+        encode_row(block, i);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::kInput) throw;  // not this row's fault
+        throw Error(ErrorKind::kInput,
+                    fmt::format("{}: line {}: {}", file_, block.rows[i].line, error.what()),
+                    error.hint());
+      }
+    }
+  }
+
+ private:
+  void encode_row(Block& block, size_t index) {
+    const BlockRow& row = block.rows[index];
+    const std::string_view text(block.text.data() + row.text_begin, row.text_size);
+    std::optional<std::string_view> pair;
+    if (row.has_pair) pair = std::string_view(text.data() + text.size(), row.pair_size);
+    tokenizer_.encode(text, pair, {.max_length = max_length_}, encoding_);
+    check_encoding();
+    const size_t before = block.records.size();
+    append_record({block.first_row + index, row.label, first_text_size(), encoding_.ids}, id_bytes_,
+                  block.records);
+    block.sizes.push_back(uint32_t(block.records.size() - before));
+    block.tokens += encoding_.ids.size();
+    block.longest = std::max(block.longest, uint32_t(encoding_.ids.size()));
+    if (encoding_.ids.size() == max_length_) block.truncated_rows += is_longer(text, pair);
+  }
+
+  // Only a second look can tell a text that fills max_length exactly from one that was cut.
+  bool is_longer(std::string_view text, std::optional<std::string_view> pair) {
+    tokenizer_.encode(text, pair, {.max_length = max_length_ + 1}, encoding_);
+    return encoding_.ids.size() > max_length_;
+  }
+
+  void check_encoding() const {
+    SNUG_CHECK(encoding_.ids.size() <= max_length_);
+    for (const int32_t id : encoding_.ids) SNUG_CHECK(id >= 0 && id < tokenizer_.vocab_size());
+    if (encoding_.ids.empty() && need_ == LabelNeed::kRequired) {
+      fail(ErrorKind::kInput, "the text gives no tokens: there is nothing to classify");
+    }
+  }
+
+  uint32_t first_text_size() const {
+    const auto& types = encoding_.type_ids;
+    const auto second = std::ranges::find(types, 1);
+    SNUG_CHECK(std::all_of(second, types.end(), [](int32_t type) { return type == 1; }));
+    return types.empty() ? uint32_t(encoding_.ids.size()) : uint32_t(second - types.begin());
+  }
+
+  const Tokenizer& tokenizer_;
+  LabelNeed need_;
+  size_t max_length_;
+  uint32_t id_bytes_;
+  std::string file_;
+  Encoding encoding_;
+};
+
+// Blocks go round: filled by the owner, encoded by any thread, collected by the owner in order.
+class EncoderThreads {
+ public:
+  EncoderThreads(RowEncoder encoder, int threads) : blocks_(size_t(threads) * kBlocksPerThread) {
+    try {
+      for (int i = 0; i < threads; ++i) threads_.emplace_back([this, encoder] { work(encoder); });
+    } catch (...) {
+      stop();
+      throw;
+    }
+  }
+  ~EncoderThreads() { stop(); }
+  EncoderThreads(const EncoderThreads&) = delete;
+
+  size_t ring() const { return blocks_.size(); }
+  Block& block(uint64_t number) { return blocks_[number % blocks_.size()].block; }
+
+  void submit(uint64_t number) {
+    {
+      const std::lock_guard lock(mutex_);
+      blocks_[number % blocks_.size()].done = false;
+      submitted_ = number + 1;
+    }
+    work_ready_.notify_one();
+  }
+
+  // Waits for the block and rethrows what went wrong in it.
+  Block& collect(uint64_t number) {
+    Slot& slot = blocks_[number % blocks_.size()];
+    std::unique_lock lock(mutex_);
+    block_done_.wait(lock, [&] { return slot.done; });
+    if (slot.block.error) std::rethrow_exception(slot.block.error);
+    return slot.block;
+  }
+
+ private:
+  struct Slot {
+    Block block;
+    bool done = false;
+  };
+
+  Slot* take() {
+    std::unique_lock lock(mutex_);
+    work_ready_.wait(lock, [&] { return stopping_ || taken_ < submitted_; });
+    return stopping_ ? nullptr : &blocks_[taken_++ % blocks_.size()];
+  }
+
+  void work(RowEncoder encoder) {
+    while (Slot* slot = take()) {
+      try {
+        encoder.encode(slot->block);
+      } catch (...) {
+        slot->block.error = std::current_exception();
+      }
+      {
+        const std::lock_guard lock(mutex_);
+        slot->done = true;
+      }
+      block_done_.notify_one();
+    }
+  }
+
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    work_ready_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+  std::vector<Slot> blocks_;
+  std::mutex mutex_;
+  std::condition_variable work_ready_, block_done_;
+  uint64_t submitted_ = 0, taken_ = 0;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+class Builder {
+ public:
+  Builder(const std::filesystem::path& source, const Tokenizer& tokenizer,
+          const DatasetOptions& options, const CacheKey& key)
+      : source_(source),
+        file_(source),
+        key_(key),
+        reader_(open_rows(hashing_source(file_source(source), &source_hash_), source.string(),
+                          {.columns = options.columns,
+                           .labels = options.labels,
+                           .has_header = options.has_header})),
+        labels_({options.known_labels, options.labels, source.string()}),
+        header_(initial_header(tokenizer, key)),
+        writer_(key.cache),
+        progress_("reading " + source.filename().string(), file_.size(), "bytes"),
+        threads_(RowEncoder(tokenizer, options, source.string()), std::max(options.threads, 1)) {}
+
+  void run() {
+    uint64_t submitted = 0, collected = 0;
+    std::exception_ptr reading_failed;
+    for (bool more = true; more;) {
+      if (submitted - collected == threads_.ring()) write(threads_.collect(collected++));
+      try {
+        more = fill(threads_.block(submitted));
+      } catch (...) {
+        reading_failed = std::current_exception();
+        more = false;
+      }
+      threads_.submit(submitted++);
+    }
+    // Rows still on their way are from earlier lines, so their errors come first.
+    while (collected < submitted) write(threads_.collect(collected++));
+    if (reading_failed) std::rethrow_exception(reading_failed);
+    finish();
+  }
+
+ private:
+  // Clocks of file systems tick in milliseconds or seconds. A source written that recently could
+  // change again under the same time: 0 makes later uses compare its hash instead.
+  int64_t settled_mtime_ns() const {
+    using namespace std::chrono;
+    const int64_t now_ns = nanoseconds(system_clock::now().time_since_epoch()).count();
+    return now_ns - file_.mtime_ns() > nanoseconds(2s).count() ? file_.mtime_ns() : 0;
+  }
+
+  static CacheHeader initial_header(const Tokenizer& tokenizer, const CacheKey& key) {
+    CacheHeader header;
+    header.key = key.contents;
+    header.vocab = uint32_t(tokenizer.vocab_size());
+    header.id_bytes = cache_id_bytes(tokenizer);
+    return header;
+  }
+
+  // False when the file has ended.
+  bool fill(Block& block) {
+    block.clear();
+    block.first_row = rows_read_;
+    Row row;
+    bool more = true;
+    while (!block.full() && (more = reader_->next(row))) {
+      any_text_ = any_text_ || row.text.find_first_not_of(" \t\r\n") != std::string_view::npos;
+      block.add(row, labels_.add(row.label, row.line));
+      ++rows_read_;
+    }
+    progress_.update(reader_->bytes_read());
+    return more;
+  }
+
+  void write(const Block& block) {
+    writer_.append(block.records, block.sizes);
+    header_.rows += block.rows.size();
+    header_.tokens += block.tokens;
+    header_.truncated_rows += block.truncated_rows;
+    header_.longest = std::max(header_.longest, block.longest);
+  }
+
+  void finish() {
+    if (header_.rows == 0) fail(ErrorKind::kInput, "{}: no rows of data", source_.string());
+    if (!any_text_) {
+      fail(ErrorKind::kInput, "{}: the text is empty in every row (column \"{}\")",
+           source_.string(), reader_->columns().text);
+    }
+    const LabelCollector::Result labels = labels_.finish();
+    const InputFile now(source_);
+    if (now.size() != file_.size() || now.mtime_ns() != file_.mtime_ns()) {
+      fail(ErrorKind::kInput, "{}: changed while it was being read; run again when it is complete",
+           source_.string());
+    }
+    header_.source_bytes = file_.size();
+    header_.source_mtime_ns = settled_mtime_ns();
+    header_.source_hash = source_hash_;
+    header_.fingerprint = dataset_fingerprint(key_, source_hash_);
+    writer_.commit(header_, labels);
+  }
+
+  const std::filesystem::path& source_;
+  InputFile file_;
+  const CacheKey& key_;
+  uint64_t source_hash_ = 0;
+  std::unique_ptr<RowReader> reader_;
+  LabelCollector labels_;
+  CacheHeader header_;
+  CacheWriter writer_;
+  Progress progress_;
+  bool any_text_ = false;
+  uint64_t rows_read_ = 0;
+  EncoderThreads threads_;  // last: joined before what its blocks come from goes
+};
+
+}  // namespace
+
+uint64_t dataset_fingerprint(const CacheKey& key, uint64_t source_hash) {
+  const uint64_t parts[] = {key.contents, source_hash};
+  return XXH3_64bits(parts, sizeof parts);
+}
+
+void build_cache(const std::filesystem::path& source, const Tokenizer& tokenizer,
+                 const DatasetOptions& options, const CacheKey& key) {
+  // Temporary files are named by process: two threads must not build one cache at a time.
+  static std::mutex building;
+  const std::lock_guard lock(building);
+  make_directories(key.cache.parent_path());
+  Builder(source, tokenizer, options, key).run();
+}
+
+size_t Dataset::build_bytes(int threads) {
+  // Window and chunks, the decoder's 8 MiB window (.zst), a JSON parser for 64 KiB lines, offsets,
+  // a moderate number of labels.
+  constexpr size_t kReading = (256 + 64) << 10, kDecoder = 9 << 20, kParsing = 1 << 20;
+  constexpr size_t kWriting = 256 << 10, kLabels = 256 << 10;
+  // A token takes at least a byte of text, so ids take at most four times the text's bytes (growth
+  // by doubling: eight); stacks and the tokenizer's own scratch are part of the thread.
+  constexpr size_t kBlock = (2 + 8) * kBlockTextBytes + kBlockRows * (sizeof(BlockRow) + 64);
+  constexpr size_t kThread = kBlocksPerThread * kBlock + (512 << 10);
+  return kReading + kDecoder + kParsing + kWriting + kLabels +
+         size_t(std::max(threads, 1)) * kThread;
+}
+
+}  // namespace snug

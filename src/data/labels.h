@@ -1,0 +1,60 @@
+// Class labels: the set, how a file's labels become ids, and everything that can be wrong with
+// them, found while the file is read and said with value and line.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "data/row_reader.h"
+
+namespace snug {
+
+// Class names in id order. Integers stay themselves where labels are exactly 0..n-1; otherwise
+// names are sorted byte by byte.
+struct LabelSet {
+  std::vector<std::string> names;
+  int32_t find(std::string_view name) const;  // -1 when unknown
+};
+
+// Turns labels into ids in the order of their first appearance; the final order is known at the
+// end.
+class LabelCollector {
+ public:
+  struct Settings {
+    const LabelSet* known = nullptr;  // when not null, the only labels allowed, and ids are final
+    LabelNeed need = LabelNeed::kRequired;
+    std::string file;  // for messages
+  };
+  explicit LabelCollector(Settings settings);
+
+  // -1 where the row has no label and needs none. Errors are kInput.
+  int32_t add(std::optional<std::string_view> label, uint64_t line);
+
+  // Refuses sets that cannot be meant, then orders the rest. May be called once.
+  struct Result {
+    LabelSet labels;
+    std::vector<int32_t> final_ids;  // [id given by add()]
+  };
+  Result finish();
+
+ private:
+  struct Hash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
+  int32_t insert(std::string_view label, uint64_t line);
+  void check_spelling(std::string_view label, uint64_t line) const;
+  [[noreturn]] void refuse_unknown(std::string_view label, uint64_t line) const;
+  void refuse_variants() const;
+  void refuse_minus_one(const std::vector<std::string>& sorted) const;
+
+  Settings settings_;
+  std::unordered_map<std::string, int32_t, Hash, std::equal_to<>> ids_;
+  std::vector<std::string> names_;     // [id given by add()]
+  std::vector<uint64_t> first_lines_;  // [id given by add()]
+};
+
+}  // namespace snug

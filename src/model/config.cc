@@ -1,0 +1,356 @@
+#include "model/config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "core/error.h"
+#include "core/json.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kMaxLabels = 1'000'000;
+
+struct ActivationName {
+  std::string_view name;
+  HiddenAct activation;
+};
+// The first name of an activation is the one written.
+constexpr ActivationName kActivations[] = {{"gelu", HiddenAct::kGelu},
+                                           {"gelu_new", HiddenAct::kGeluTanh},
+                                           {"gelu_pytorch_tanh", HiddenAct::kGeluTanh},
+                                           {"relu", HiddenAct::kRelu}};
+
+struct IntegerField {
+  const char* name;
+  int64_t BertConfig::* member;
+  int64_t min, max;
+  bool required;  // the others keep the default of BertConfig, which is transformers'
+};
+constexpr IntegerField kIntegers[] = {
+    {"vocab_size", &BertConfig::vocab_size, 1, 10'000'000, true},
+    {"hidden_size", &BertConfig::hidden_size, 1, 65'536, true},
+    {"num_hidden_layers", &BertConfig::num_hidden_layers, 1, 1'000, true},
+    {"num_attention_heads", &BertConfig::num_attention_heads, 1, 1'024, true},
+    {"intermediate_size", &BertConfig::intermediate_size, 1, 1'048'576, true},
+    {"max_position_embeddings", &BertConfig::max_position_embeddings, 1, 1'000'000, true},
+    {"type_vocab_size", &BertConfig::type_vocab_size, 1, 1'024, false},
+    {"pad_token_id", &BertConfig::pad_token_id, 0, 10'000'000, false}};
+
+struct RealField {
+  const char* name;
+  double BertConfig::* member;
+  double min, below;
+};
+constexpr RealField kReals[] = {
+    {"hidden_dropout_prob", &BertConfig::hidden_dropout, 0, 1},
+    {"attention_probs_dropout_prob", &BertConfig::attention_dropout, 0, 1},
+    {"initializer_range", &BertConfig::initializer_range, 0, 100},
+    {"layer_norm_eps", &BertConfig::layer_norm_eps, 1e-30, 1}};
+
+// One value as it may stand in a message.
+std::string shown(const Json& value) {
+  constexpr size_t kMaxShown = 80;
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "an array";
+  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  return text.size() <= kMaxShown ? text : text.substr(0, kMaxShown) + "...";
+}
+
+class ConfigReader {
+ public:
+  ConfigReader(const Json& document, std::string_view origin)
+      : document_(document), origin_(origin) {}
+
+  BertConfig read() {
+    check_model_type();
+    check_unsupported();
+    for (const IntegerField& field : kIntegers) read_integer(field);
+    for (const RealField& field : kReals) read_real(field);
+    read_classifier_dropout();
+    read_activation();
+    check_sizes();
+    read_problem_type();
+    read_labels();
+    return std::move(config_);
+  }
+
+ private:
+  template <class... Args>
+  [[noreturn]] void bad(fmt::format_string<Args...> format, Args&&... args) const {
+    throw Error(ErrorKind::kInput,
+                fmt::format("{}: {}", origin_, fmt::format(format, std::forward<Args>(args)...)));
+  }
+
+  // transformers writes null where it means "not set".
+  const Json* value_of(const char* name) const {
+    const auto value = document_.find(name);
+    return value == document_.end() || value->is_null() ? nullptr : &*value;
+  }
+
+  std::string string_of(const char* name) const {
+    const Json* value = value_of(name);
+    if (value == nullptr) return {};
+    if (!value->is_string()) bad("{} is {}, expected a string", name, shown(*value));
+    return value->get<std::string>();
+  }
+
+  void check_model_type() {
+    read_architectures();
+    const std::string type = string_of("model_type");
+    if (!type.empty() && type != "bert") {
+      bad("model_type is {}, supported: \"bert\"", shown(Json(type)));
+    }
+    // BERT's own first configurations name neither; other families of that time name their
+    // architecture.
+    if (!type.empty() || config_.architectures.empty()) return;
+    if (const std::string& first = config_.architectures[0]; !first.starts_with("Bert")) {
+      bad("architectures names {} and model_type is missing, supported: \"bert\"",
+          shown(Json(first)));
+    }
+  }
+
+  void read_architectures() {
+    const Json* names = value_of("architectures");
+    if (names == nullptr) return;
+    if (!names->is_array()) bad("architectures is {}, expected an array of strings", shown(*names));
+    for (const Json& name : *names) {
+      if (!name.is_string()) bad("architectures has {}, expected strings", shown(name));
+      config_.architectures.push_back(name.get<std::string>());
+    }
+  }
+
+  // What would change the computation in a way snug does not compute.
+  void check_unsupported() const {
+    if (const std::string kind = string_of("position_embedding_type");
+        !kind.empty() && kind != "absolute") {
+      bad("position_embedding_type is {}, supported: \"absolute\"", shown(Json(kind)));
+    }
+    for (const char* name : {"is_decoder", "add_cross_attention", "is_encoder_decoder"}) {
+      const Json* value = value_of(name);
+      if (value == nullptr || *value == false) continue;
+      bad("{} is {}, expected false: only encoders are supported", name, shown(*value));
+    }
+    if (const Json* pruned = value_of("pruned_heads"); pruned != nullptr && !pruned->empty()) {
+      bad("pruned_heads is not empty: models with pruned heads are not supported");
+    }
+    if (value_of("quantization_config") != nullptr) {
+      bad("has a quantization_config: quantised weights cannot be fine-tuned, use the original "
+          "model");
+    }
+  }
+
+  void read_integer(const IntegerField& field) {
+    const Json* value = value_of(field.name);
+    if (value == nullptr) {
+      if (field.required) {
+        bad("{} is missing, expected an integer from {} to {}", field.name, field.min, field.max);
+      }
+      return;
+    }
+    const bool in_range = value->is_number_integer() && *value >= field.min && *value <= field.max;
+    if (!in_range) {
+      bad("{} is {}, expected an integer from {} to {}", field.name, shown(*value), field.min,
+          field.max);
+    }
+    config_.*field.member = value->get<int64_t>();
+  }
+
+  std::optional<double> real_of(const char* name, double min, double below) const {
+    const Json* value = value_of(name);
+    if (value == nullptr) return std::nullopt;
+    const double number = value->is_number() ? value->get<double>() : NAN;
+    if (!(number >= min && number < below)) {
+      bad("{} is {}, expected a number from {} to below {}", name, shown(*value), min, below);
+    }
+    return number;
+  }
+
+  void read_real(const RealField& field) {
+    if (const auto number = real_of(field.name, field.min, field.below))
+      config_.*field.member = *number;
+  }
+
+  void read_classifier_dropout() {
+    config_.classifier_dropout = real_of("classifier_dropout", 0, 1);
+  }
+
+  void read_activation() {
+    const std::string name = string_of("hidden_act");
+    if (name.empty()) return;
+    const auto known = std::ranges::find(kActivations, name, &ActivationName::name);
+    if (known == std::end(kActivations)) {
+      bad("hidden_act is {}, supported: gelu, gelu_new, gelu_pytorch_tanh, relu",
+          shown(Json(name)));
+    }
+    config_.hidden_act = known->activation;
+  }
+
+  void check_sizes() const {
+    if (config_.hidden_size % config_.num_attention_heads != 0) {
+      bad("hidden_size {} is not divisible by num_attention_heads {}", config_.hidden_size,
+          config_.num_attention_heads);
+    }
+    if (config_.pad_token_id >= config_.vocab_size) {
+      bad("pad_token_id is {}, expected less than vocab_size {}", config_.pad_token_id,
+          config_.vocab_size);
+    }
+  }
+
+  void read_problem_type() {
+    const std::string type = string_of("problem_type");
+    for (const char* known :
+         {"", "single_label_classification", "multi_label_classification", "regression"}) {
+      if (type == known) {
+        config_.problem_type = type;
+        return;
+      }
+    }
+    bad("problem_type is {}, expected single_label_classification, multi_label_classification or "
+        "regression",
+        shown(Json(type)));
+  }
+
+  void read_labels() {
+    const Json* names = object_of("id2label");
+    const Json* ids = object_of("label2id");
+    if (names != nullptr) {
+      labels_from_names(*names);
+    } else if (ids != nullptr) {
+      labels_from_ids(*ids);
+    }
+    if (ids != nullptr) check_ids(*ids);
+    read_num_labels(names != nullptr || ids != nullptr);
+  }
+
+  const Json* object_of(const char* name) const {
+    const Json* value = value_of(name);
+    if (value == nullptr) return nullptr;
+    if (!value->is_object()) bad("{} is {}, expected an object", name, shown(*value));
+    if (value->size() > size_t(kMaxLabels))
+      bad("{} has {} entries, expected at most {}", name, value->size(), kMaxLabels);
+    return value;
+  }
+
+  void place_label(const char* field, size_t id, size_t count, const std::string& label) {
+    config_.labels.resize(count);
+    if (id >= count) bad("{} has id {}, expected 0 to {} without gaps", field, id, count - 1);
+    config_.labels[id] = label;
+  }
+
+  void labels_from_names(const Json& names) {
+    for (const auto& [key, label] : names.items()) {
+      size_t id = 0;
+      const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+      if (error != std::errc() || end != key.data() + key.size() || key != std::to_string(id)) {
+        bad("id2label has key {}, expected an id", shown(Json(key)));
+      }
+      if (!label.is_string())
+        bad("id2label gives id {} the label {}, expected a string", key, shown(label));
+      place_label("id2label", id, names.size(), label.get<std::string>());
+    }
+    std::vector<std::string> sorted = config_.labels;
+    std::ranges::sort(sorted);
+    if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end()) {
+      bad("id2label has the label {} twice", shown(Json(*twice)));
+    }
+  }
+
+  size_t checked_id(const std::string& label, const Json& id) const {
+    if (!id.is_number_unsigned())
+      bad("label2id gives {} the id {}, expected an integer", shown(Json(label)), shown(id));
+    return id.get<size_t>();
+  }
+
+  void labels_from_ids(const Json& ids) {
+    for (const auto& [label, id] : ids.items()) {
+      place_label("label2id", checked_id(label, id), ids.size(), label);
+    }
+  }
+
+  // Both tables must say the same; this also finds one id given to two labels.
+  void check_ids(const Json& ids) const {
+    if (ids.size() != config_.labels.size()) {
+      bad("id2label has {} labels, label2id has {}", config_.labels.size(), ids.size());
+    }
+    for (const auto& [label, value] : ids.items()) {
+      const size_t id = checked_id(label, value);
+      const bool known = id < config_.labels.size();
+      if (known && config_.labels[id] == label) continue;
+      bad("label2id gives {} the id {}, but that id is {}", shown(Json(label)), id,
+          known ? shown(Json(config_.labels[id])) : "not in id2label");
+    }
+  }
+
+  void read_num_labels(bool named) {
+    const Json* value = value_of("num_labels");
+    if (value == nullptr) return;
+    if (!value->is_number_integer() || *value < 1 || *value > kMaxLabels) {
+      bad("num_labels is {}, expected an integer from 1 to {}", shown(*value), kMaxLabels);
+    }
+    const auto count = value->get<int64_t>();
+    if (!named) {
+      for (int64_t id = 0; id < count; ++id) config_.labels.push_back(fmt::format("LABEL_{}", id));
+    } else if (count != config_.num_labels()) {
+      bad("num_labels is {}, but {} labels are named", count, config_.num_labels());
+    }
+  }
+
+  const Json& document_;
+  std::string_view origin_;
+  BertConfig config_;
+};
+
+void write_classifier(const BertConfig& config, Json& document) {
+  document["architectures"] = {"BertForSequenceClassification"};
+  document["problem_type"] =
+      config.num_labels() == 1 ? "regression" : "single_label_classification";
+  Json id2label = Json::object(), label2id = Json::object();
+  for (size_t id = 0; id < config.labels.size(); ++id) {
+    id2label[std::to_string(id)] = config.labels[id];
+    label2id[config.labels[id]] = id;
+  }
+  document["id2label"] = std::move(id2label);
+  document["label2id"] = std::move(label2id);
+  document.erase("num_labels");  // follows from the labels
+}
+
+// gelu_new and gelu_pytorch_tanh are one function: a name that still says the same stays.
+void write_activation(const BertConfig& config, Json& document) {
+  Json& name = document["hidden_act"];
+  const auto is_current = [&](const ActivationName& known) {
+    return known.activation == config.hidden_act && name == known.name;
+  };
+  if (std::ranges::any_of(kActivations, is_current)) return;
+  name = std::ranges::find(kActivations, config.hidden_act, &ActivationName::activation)->name;
+}
+
+}  // namespace
+
+BertConfig parse_config(std::string_view text, std::string_view origin) {
+  const Json document = parse_json(text, origin);
+  if (!document.is_object()) {
+    fail(ErrorKind::kInput, "{}: is {}, expected a JSON object", origin, shown(document));
+  }
+  BertConfig config = ConfigReader(document, origin).read();
+  config.raw = text;
+  return config;
+}
+
+std::string to_json(const BertConfig& config) {
+  Json document = config.raw.empty() ? Json::object() : parse_json(config.raw, "config.json");
+  for (const IntegerField& field : kIntegers) document[field.name] = config.*field.member;
+  for (const RealField& field : kReals) document[field.name] = config.*field.member;
+  document["classifier_dropout"] =
+      config.classifier_dropout ? Json(*config.classifier_dropout) : Json();
+  write_activation(config, document);
+  document["model_type"] = config.model_type;
+  document["architectures"] = config.architectures;
+  // transformers 5 reads dtype, earlier ones torch_dtype.
+  document["dtype"] = document["torch_dtype"] = "float32";
+  if (!config.labels.empty()) write_classifier(config, document);
+  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace snug

@@ -1,0 +1,175 @@
+#include "model/config.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "core/json.h"
+
+namespace snug {
+namespace {
+
+Json valid() {
+  return Json::parse(
+      R"({"model_type": "bert", "architectures": ["BertForMaskedLM"], "vocab_size": 100,
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+    "max_position_embeddings": 16, "some_future_field": {"kept": true}})");
+}
+
+BertConfig with(const char* changes) {
+  Json document = valid();
+  document.update(Json::parse(changes));
+  return parse_config(document.dump(), "config.json");
+}
+
+TEST(ParseConfig, DefaultsAreThoseOfTransformers) {
+  const BertConfig config = with("{}");
+  EXPECT_EQ(config.vocab_size, 100);
+  EXPECT_EQ(config.head_dim(), 8);
+  EXPECT_EQ(config.type_vocab_size, 2);
+  EXPECT_EQ(config.pad_token_id, 0);
+  EXPECT_EQ(config.hidden_act, HiddenAct::kGelu);
+  EXPECT_EQ(config.hidden_dropout, 0.1);
+  EXPECT_EQ(config.attention_dropout, 0.1);
+  EXPECT_FALSE(config.classifier_dropout.has_value());
+  EXPECT_EQ(config.layer_norm_eps, 1e-12);
+  EXPECT_EQ(config.num_labels(), 0);
+  EXPECT_EQ(config.architectures, std::vector<std::string>{"BertForMaskedLM"});
+}
+
+TEST(ParseConfig, ReadsWhatIsThere) {
+  const BertConfig config =
+      with(R"({"hidden_act": "gelu_new", "hidden_dropout_prob": 0, "classifier_dropout": 0.25,
+    "layer_norm_eps": 1e-5, "pad_token_id": 3, "id2label": {"0": "no", "1": "yes"},
+    "label2id": {"yes": 1, "no": 0},
+    "num_labels": 2, "problem_type": "single_label_classification"})");
+  EXPECT_EQ(config.hidden_act, HiddenAct::kGeluTanh);
+  EXPECT_EQ(config.hidden_dropout, 0);
+  EXPECT_EQ(config.classifier_dropout, 0.25);
+  EXPECT_EQ(config.labels, (std::vector<std::string>{"no", "yes"}));
+  EXPECT_EQ(with(R"({"label2id": {"b": 1, "a": 0}})").labels, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(with(R"({"num_labels": 2})").labels, (std::vector<std::string>{"LABEL_0", "LABEL_1"}));
+  EXPECT_EQ(with(R"({"model_type": null, "architectures": null})").model_type, "bert");
+}
+
+TEST(ParseConfig, RefusesBadValuesByName) {
+  struct Case {
+    const char* changes;
+    const char* message;
+  };
+  const Case cases[] = {
+      {R"({"hidden_size": 30})", "hidden_size 30 is not divisible by num_attention_heads 4"},
+      {R"({"hidden_size": 0})", "hidden_size is 0, expected an integer from 1 to 65536"},
+      {R"({"hidden_size": -32})", "hidden_size is -32"},
+      {R"({"hidden_size": 32.0})", "hidden_size is 32.0, expected an integer"},
+      {R"({"hidden_size": "32"})", "hidden_size is \"32\""},
+      {R"({"hidden_size": null})", "hidden_size is missing"},
+      {R"({"hidden_size": [32]})", "hidden_size is an array"},
+      {R"({"hidden_size": true})", "hidden_size is true"},
+      {R"({"num_hidden_layers": 0})", "num_hidden_layers is 0"},
+      {R"({"num_hidden_layers": 1000000000})",
+       "num_hidden_layers is 1000000000, expected an integer from 1 to 1000"},
+      {R"({"num_hidden_layers": 18446744073709551615})",
+       "num_hidden_layers is 18446744073709551615"},
+      {R"({"num_hidden_layers": 9223372036854775808})", "num_hidden_layers is 9223372036854775808"},
+      {R"({"num_attention_heads": 0})", "num_attention_heads is 0"},
+      {R"({"num_attention_heads": 1000000000})", "num_attention_heads is 1000000000"},
+      {R"({"vocab_size": 1000000000})", "vocab_size is 1000000000"},
+      {R"({"intermediate_size": 1000000000})", "intermediate_size is 1000000000"},
+      {R"({"max_position_embeddings": 1000000000})", "max_position_embeddings is 1000000000"},
+      {R"({"type_vocab_size": 0})", "type_vocab_size is 0"},
+      {R"({"pad_token_id": 100})", "pad_token_id is 100, expected less than vocab_size 100"},
+      {R"({"pad_token_id": -1})", "pad_token_id is -1"},
+      {R"({"hidden_dropout_prob": 1})",
+       "hidden_dropout_prob is 1, expected a number from 0 to below 1"},
+      {R"({"attention_probs_dropout_prob": -0.1})", "attention_probs_dropout_prob is -0.1"},
+      {R"({"classifier_dropout": "0"})", "classifier_dropout is \"0\""},
+      {R"({"layer_norm_eps": 0})", "layer_norm_eps is 0"},
+      {R"({"initializer_range": -1})", "initializer_range is -1"},
+      {R"({"hidden_act": "silu"})", "hidden_act is \"silu\", supported: gelu, gelu_new"},
+      {R"({"hidden_act": 1})", "hidden_act is 1, expected a string"},
+      {R"({"position_embedding_type": "relative_key"})",
+       "position_embedding_type is \"relative_key\", supported: \"absolute\""},
+      {R"({"is_decoder": true})", "is_decoder is true"},
+      {R"({"add_cross_attention": true})", "add_cross_attention is true"},
+      {R"({"pruned_heads": {"1": [0]}})", "pruned_heads"},
+      {R"({"quantization_config": {"bits": 8}})", "has a quantization_config"},
+      {R"({"model_type": "roberta"})", "model_type is \"roberta\", supported: \"bert\""},
+      {R"({"model_type": 3})", "model_type is 3, expected a string"},
+      {R"({"model_type": null, "architectures": ["RobertaModel"]})",
+       "architectures names \"RobertaModel\""},
+      {R"({"architectures": "BertModel"})", "architectures is \"BertModel\", expected an array"},
+      {R"({"problem_type": "ranking"})", "problem_type is \"ranking\""},
+      {R"({"id2label": {"0": "a", "2": "b"}})", "id2label has id 2, expected 0 to 1"},
+      {R"({"id2label": {"0": "a", "01": "b"}})", "id2label has key \"01\", expected an id"},
+      {R"({"id2label": {"0": "a", "1": "a"}})", "id2label has the label \"a\" twice"},
+      {R"({"id2label": {"0": 7}})", "id2label gives id 0 the label 7"},
+      {R"({"id2label": ["a"]})", "id2label is an array, expected an object"},
+      {R"({"label2id": {"a": 0, "b": 0}})", "label2id gives \"a\" the id 0, but that id is \"b\""},
+      {R"({"label2id": {"a": -1}})", "label2id gives \"a\" the id -1"},
+      {R"({"id2label": {"0": "a"}, "label2id": {"b": 0}})",
+       "label2id gives \"b\" the id 0, but that id is \"a\""},
+      {R"({"id2label": {"0": "a"}, "label2id": {"a": 1}})",
+       "label2id gives \"a\" the id 1, but that id is not in id2label"},
+      {R"({"id2label": {"0": "a"}, "label2id": {"a": 0, "b": 1}})",
+       "id2label has 1 labels, label2id has 2"},
+      {R"({"id2label": {"0": "a"}, "num_labels": 2})", "num_labels is 2, but 1 labels are named"},
+      {R"({"num_labels": 1000000000})", "num_labels is 1000000000"},
+  };
+  for (const Case& c : cases) {
+    try {
+      with(c.changes);
+      ADD_FAILURE() << "accepted " << c.changes;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInput);
+      EXPECT_NE(std::string(error.what()).find(std::string("config.json: ") + c.message),
+                std::string::npos)
+          << c.changes << ": " << error.what();
+    }
+  }
+  EXPECT_THROW(parse_config("[]", "config.json"), Error);
+  EXPECT_THROW(parse_config("", "config.json"), Error);
+}
+
+TEST(ParseConfig, EverySizeIsRequired) {
+  for (const char* name : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                           "intermediate_size", "max_position_embeddings"}) {
+    Json document = valid();
+    document.erase(name);
+    EXPECT_THROW(parse_config(document.dump(), "config.json"), Error) << name;
+  }
+}
+
+TEST(ToJson, WritesLabelsAndKeepsTheRest) {
+  BertConfig config =
+      with(R"({"num_labels": 5, "hidden_act": "gelu_pytorch_tanh", "dtype": "float16"})");
+  config.labels = {"negative", "neutral", "positive"};
+  const Json written = Json::parse(to_json(config));
+  EXPECT_EQ(written["id2label"],
+            Json::parse(R"({"0": "negative", "1": "neutral", "2": "positive"})"));
+  EXPECT_EQ(written["label2id"], Json::parse(R"({"negative": 0, "neutral": 1, "positive": 2})"));
+  EXPECT_EQ(written["architectures"], Json::array({"BertForSequenceClassification"}));
+  EXPECT_EQ(written["problem_type"], "single_label_classification");
+  EXPECT_EQ(written["dtype"], "float32");
+  EXPECT_EQ(written["torch_dtype"], "float32");
+  EXPECT_EQ(written["hidden_act"], "gelu_pytorch_tanh");
+  EXPECT_EQ(written["some_future_field"], Json::parse(R"({"kept": true})"));
+  EXPECT_FALSE(written.contains("num_labels"));
+
+  const BertConfig again = parse_config(to_json(config), "config.json");
+  EXPECT_EQ(again.labels, config.labels);
+  EXPECT_EQ(to_json(again), to_json(config));
+}
+
+TEST(ToJson, NeedsNoSourceDocument) {
+  BertConfig config = with("{}");
+  config.raw.clear();
+  config.hidden_act = HiddenAct::kRelu;
+  config.labels = {"score"};
+  const BertConfig again = parse_config(to_json(config), "config.json");
+  EXPECT_EQ(again.hidden_act, HiddenAct::kRelu);
+  EXPECT_EQ(again.problem_type, "regression");
+  EXPECT_EQ(again.hidden_size, 32);
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,45 @@
+// The weights of a Hugging Face folder: model.safetensors, or the shards that
+// model.safetensors.index.json lists. Shards are named by bare file names only: an index cannot
+// point outside of its folder.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/safetensors.h"
+
+namespace snug {
+
+class WeightFolder {
+ public:
+  // Opens the files and reads their headers, no data. Errors are kInput.
+  explicit WeightFolder(const std::filesystem::path& folder);
+
+  const std::filesystem::path& folder() const { return folder_; }
+  const TensorEntry* find(std::string_view name) const;
+  std::vector<std::string_view> names() const;  // sorted
+  uint64_t tensor_bytes() const;                // as stored, all tensors together
+
+  // As SafetensorsFile::read_as_f32. A name that is not here is an error.
+  void read_as_f32(std::string_view name, uint64_t first_element, std::span<float> out,
+                   NonFinite policy = NonFinite::kRefuse) const;
+
+ private:
+  struct Place {
+    size_t file;
+    const TensorEntry* tensor;
+  };
+  void open_single(const std::filesystem::path& path);
+  void open_shards(const std::filesystem::path& index);
+
+  std::filesystem::path folder_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string_view, Place> places_;  // keys live in files_' entries
+};
+
+}  // namespace snug

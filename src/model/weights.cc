@@ -1,0 +1,175 @@
+#include "model/weights.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <numbers>
+#include <set>
+
+#include "core/error.h"
+#include "core/philox.h"
+#include "core/progress.h"
+#include "model/safetensors.h"
+#include "model/weight_files.h"
+
+namespace snug {
+namespace {
+
+constexpr std::string_view kPrefix = "bert.";
+constexpr size_t kListed = 8;  // names in one error message
+
+std::string replaced(std::string text, std::string_view from, std::string_view to) {
+  if (const size_t at = text.rfind(from); at != std::string::npos) text.replace(at, from.size(), to);
+  return text;
+}
+
+// The names a tensor may have: as transformers writes it, without the prefix (a bare encoder), and with the names that
+// norms had in TensorFlow's BERT.
+const TensorEntry* find_tensor(const WeightFolder& files, const std::string& name) {
+  std::vector<std::string> spellings = {name};
+  if (name.rfind(kPrefix, 0) == 0) spellings.push_back(name.substr(kPrefix.size()));
+  if (name.find("LayerNorm") != std::string::npos) {
+    for (size_t i = 0, count = spellings.size(); i < count; ++i) {
+      spellings.push_back(replaced(replaced(spellings[i], ".weight", ".gamma"), ".bias", ".beta"));
+    }
+  }
+  for (const std::string& spelling : spellings) {
+    if (const TensorEntry* found = files.find(spelling)) return found;
+  }
+  return nullptr;
+}
+
+std::vector<int64_t> expected_shape(const Parameter& parameter, const ParameterPart& part) {
+  if (parameter.is_vector) return {part.rows};
+  return {part.rows, parameter.cols};
+}
+
+// Tensors that are not weights of the encoder: other heads, and buffers that old versions stored.
+bool may_be_unused(std::string_view name) {
+  return name.find("encoder.layer.") == std::string_view::npos &&
+         (name.find("embeddings.") == std::string_view::npos || name.find("position_ids") != std::string_view::npos);
+}
+
+std::string listed(const char* what, const std::vector<std::string>& names) {
+  if (names.empty()) return "";
+  const size_t shown = std::min(names.size(), kListed);
+  std::string text = fmt::format("\n  {}: {}", what, fmt::join(names.begin(), names.begin() + ptrdiff_t(shown), ", "));
+  if (names.size() > shown) text += fmt::format(", and {} more", names.size() - shown);
+  return text;
+}
+
+struct Match {
+  LoadReport report;
+  std::vector<bool> make_new;                                 // by parameter
+  std::vector<std::vector<const TensorEntry*>> tensors;       // by parameter, by part
+};
+
+Match match(const WeightFolder& files, const ParameterTable& table, const LoadOptions& options) {
+  Match result;
+  std::vector<std::string> missing, mismatched, unexpected;
+  std::set<const TensorEntry*> used;
+  bool head_differs = false;
+  for (const Parameter& parameter : table) {
+    bool make_new = false;
+    auto& tensors = result.tensors.emplace_back();
+    for (const ParameterPart& part : parameter.parts) {
+      const TensorEntry* tensor = find_tensor(files, part.name);
+      tensors.push_back(tensor);
+      if (tensor == nullptr) {
+        make_new = parameter.is_head;
+        if (!make_new) missing.push_back(part.name);
+        continue;
+      }
+      used.insert(tensor);
+      const auto expected = expected_shape(parameter, part);
+      if (tensor->shape == expected) continue;
+      make_new = parameter.is_head && options.ignore_mismatched_sizes;
+      head_differs |= parameter.is_head;
+      if (!make_new) {
+        mismatched.push_back(fmt::format("{} is {}, expected {}", tensor->name, format_shape(tensor->shape),
+                                         format_shape(expected)));
+      }
+    }
+    result.make_new.push_back(make_new);
+    if (make_new) result.report.made_new.push_back(parameter.name);
+  }
+  for (const std::string_view name : files.names()) {
+    if (used.count(files.find(name)) > 0) continue;
+    (may_be_unused(name) ? result.report.unused : unexpected).emplace_back(name);
+  }
+  if (!missing.empty() || !mismatched.empty() || !unexpected.empty()) {
+    throw Error(ErrorKind::kInput,
+                fmt::format("{}: the weights do not match config.json{}{}{}", files.folder().string(),
+                            listed("missing", missing), listed("of another shape", mismatched),
+                            listed("not in this model", unexpected)),
+                head_differs ? "--ignore-mismatched-sizes makes a new head" : "");
+  }
+  return result;
+}
+
+}  // namespace
+
+LoadReport check_weights(const WeightFolder& files, const ParameterTable& table, const LoadOptions& options) {
+  return match(files, table, options).report;
+}
+
+LoadReport load_weights(const WeightFolder& files, const ParameterTable& table, const ParameterMemory& memory,
+                        const LoadOptions& options) {
+  Match found = match(files, table, options);
+  Progress progress("loading weights", table.size(), "tensors");
+  for (size_t i = 0; i < table.size(); ++i) {
+    std::span<float> values = memory(i);
+    if (found.make_new[i]) {
+      initialize(table[i], values, options);
+    } else {
+      for (const TensorEntry* tensor : found.tensors[i]) {
+        files.read_as_f32(tensor->name, 0, values.first(tensor->elements()));
+        values = values.subspan(tensor->elements());
+      }
+    }
+    progress.update(i + 1);
+  }
+  return found.report;
+}
+
+void initialize(const Parameter& parameter, std::span<float> values, const LoadOptions& options) {
+  if (parameter.init != Init::kNormal) {
+    std::fill(values.begin(), values.end(), parameter.init == Init::kOnes ? 1.0f : 0.0f);
+    return;
+  }
+  uint64_t name_hash = 0;
+  for (char c : parameter.name) name_hash = mix64(name_hash ^ uint8_t(c));
+  const uint64_t key = mix64(options.seed) ^ name_hash;
+  for (size_t i = 0; i < values.size(); i += 2) {  // Box and Muller: two draws, two normal values
+    const auto draw = philox({uint32_t(i), uint32_t(uint64_t(i) >> 32), 0, 0}, {uint32_t(key), uint32_t(key >> 32)});
+    const double u = (double(draw[0]) + 0.5) * 0x1p-32, angle = 2 * std::numbers::pi * double(draw[1]) * 0x1p-32;
+    const double radius = options.initializer_range * std::sqrt(-2 * std::log(u));
+    values[i] = float(radius * std::cos(angle));
+    if (i + 1 < values.size()) values[i + 1] = float(radius * std::sin(angle));
+  }
+}
+
+void save_weights(const std::filesystem::path& folder, const ParameterTable& table, const ParameterMemory& memory) {
+  std::vector<TensorEntry> entries;
+  for (const Parameter& parameter : table) {
+    for (const ParameterPart& part : parameter.parts) {
+      TensorEntry entry;
+      entry.name = part.name;
+      entry.shape = expected_shape(parameter, part);
+      entries.push_back(std::move(entry));
+    }
+  }
+  SafetensorsWriter writer(folder / "model.safetensors", std::move(entries));
+  for (size_t i = 0; i < table.size(); ++i) {
+    std::span<const float> values = memory(i);
+    for (const ParameterPart& part : table[i].parts) {
+      const size_t count = size_t(part.rows * (table[i].is_vector ? 1 : table[i].cols));
+      writer.write(part.name, values.first(count));
+      values = values.subspan(count);
+    }
+  }
+  writer.commit();
+}
+
+}  // namespace snug

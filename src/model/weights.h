@@ -1,0 +1,46 @@
+// Weights between files and the arena, guided by the parameter table: streamed through a small buffer, converted on the
+// way, never held twice.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/parameters.h"
+
+namespace snug {
+
+class WeightFolder;
+
+// Where parameter i lies.
+using ParameterMemory = std::function<std::span<float>(size_t parameter)>;
+
+struct LoadOptions {
+  uint64_t seed = 42;               // of parameters that are made new
+  double initializer_range = 0.02;
+  bool ignore_mismatched_sizes = false;  // a head of another size is made new instead of refused
+};
+
+struct LoadReport {
+  std::vector<std::string> made_new;  // head parameters the files do not have
+  std::vector<std::string> unused;    // tensors of the files that this model has no place for
+};
+
+// Accepts names with and without the model's prefix, and the old gamma/beta names of norms. Missing, extra and
+// mismatched encoder tensors are one error (kInput) that lists them.
+LoadReport load_weights(const WeightFolder& files, const ParameterTable& table, const ParameterMemory& memory,
+                        const LoadOptions& options);
+
+// The same checks from the files' headers alone, before any memory is taken.
+LoadReport check_weights(const WeightFolder& files, const ParameterTable& table, const LoadOptions& options);
+
+// Fills a parameter as a fresh model has it: a pure function of (seed, name, element).
+void initialize(const Parameter& parameter, std::span<float> values, const LoadOptions& options);
+
+// Writes model.safetensors under the Hugging Face names.
+void save_weights(const std::filesystem::path& folder, const ParameterTable& table, const ParameterMemory& memory);
+
+}  // namespace snug

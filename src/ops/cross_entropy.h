@@ -1,0 +1,22 @@
+// Softmax and cross-entropy of one label per sequence. Loss and gradient come from one pass, so a
+// training graph asks for both at once and seeds the gradient of logits with dlogits; there is
+// nothing left to emit for backward.
+#pragma once
+
+#include <cstdint>
+
+#include "graph/op.h"
+
+namespace snug {
+
+struct CrossEntropySpec {
+  int64_t classes = 1;
+};
+
+// inputs {logits[sequences, classes]}
+// outputs {loss[1, 1] fp64, += loss_scale * sum of -log p(label), dlogits[sequences, classes] =
+// loss_scale * (p - onehot)} Either output may be absent. Sequences without a label (-1) add
+// nothing and get gradient zero.
+OpPtr cross_entropy(const CrossEntropySpec& spec);
+
+}  // namespace snug

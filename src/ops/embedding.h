@@ -1,0 +1,28 @@
+// Token embeddings: y = dropout(norm(word[id] + position[p] + type[t])). Nothing is kept but the
+// norm's statistics: backward adds the table rows again. Gradients of the tables are scattered by
+// threads that own columns, so no order is left to chance.
+#pragma once
+
+#include <cstdint>
+
+#include "graph/op.h"
+
+namespace snug {
+
+struct EmbeddingSpec {
+  int64_t hidden = 1;
+  bool norm = true;  // false: y = dropout(sum), as in GPT-2
+  float eps = 1e-12f;
+  float dropout = 0.0f;
+  uint32_t site = 0;            // names the dropout mask
+  int64_t position_offset = 0;  // row of position 0 in its table: RoBERTa's begins at 2
+};
+
+// inputs {word[vocab, hidden], position[positions, hidden], type[types, hidden] (optional),
+// gamma[1, hidden],
+//         beta[1, hidden] (absent without norm)}
+// outputs {y[tokens, hidden], stats[tokens, 2] (mean, 1 / deviation; absent without norm or
+// gradient)}
+OpPtr embedding(const EmbeddingSpec& spec);
+
+}  // namespace snug

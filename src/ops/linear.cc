@@ -1,0 +1,230 @@
+#include "ops/linear.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/linear.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "ops/columns-inl.h"
+#include "ops/linear.h"
+#include "ops/math-inl.h"
+#include "ops/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace snug::HWY_NAMESPACE {
+
+// tanh(z) = 2 sigmoid(2z) - 1 turns the tanh form of GELU into x * sigmoid(2z), z = sqrt(2/pi) (x +
+// 0.044715 x^3).
+constexpr float kGeluTanhScale = 2.0f * 0.79788456f, kGeluTanhCube = 0.044715f;
+
+HWY_INLINE Sigmoid gelu_tanh_gate(FloatVector x) {
+  const FloatTag d;
+  const FloatVector cubic = hn::MulAdd(hn::Mul(x, x), hn::Set(d, kGeluTanhCube), hn::Set(d, 1.0f));
+  return vector_sigmoid(hn::Mul(hn::Set(d, kGeluTanhScale), hn::Mul(x, cubic)));
+}
+
+template <Activation kActivation>
+HWY_INLINE FloatVector activate(FloatVector x) {
+  const FloatTag d;
+  if constexpr (kActivation == Activation::kGelu) {
+    return hn::Mul(x, vector_normal(x).cdf);
+  } else if constexpr (kActivation == Activation::kGeluTanh) {
+    return hn::Mul(x, gelu_tanh_gate(x).value);
+  } else if constexpr (kActivation == Activation::kTanh) {
+    return vector_tanh(x);
+  } else if constexpr (kActivation == Activation::kRelu) {
+    return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);  // lets NaN through
+  } else {
+    return x;
+  }
+}
+
+// The derivative at what was kept: x, or y for tanh.
+template <Activation kActivation>
+HWY_INLINE FloatVector slope(FloatVector kept) {
+  const FloatTag d;
+  const FloatVector one = hn::Set(d, 1.0f);
+  if constexpr (kActivation == Activation::kGelu) {
+    constexpr float kDensity = 0.39894228f;  // 1 / sqrt(2 pi)
+    const Normal normal = vector_normal(kept);
+    return hn::MulAdd(hn::Mul(kept, hn::Set(d, kDensity)), normal.bell, normal.cdf);
+  } else if constexpr (kActivation == Activation::kGeluTanh) {
+    const Sigmoid gate = gelu_tanh_gate(kept);
+    const FloatVector dz = hn::MulAdd(hn::Mul(kept, kept), hn::Set(d, 3.0f * kGeluTanhCube), one);
+    const FloatVector bend = hn::Mul(hn::Mul(kept, gate.value), gate.complement);
+    return hn::MulAdd(hn::Mul(bend, hn::Set(d, kGeluTanhScale)), dz, gate.value);
+  } else if constexpr (kActivation == Activation::kTanh) {
+    return hn::NegMulAdd(kept, kept, one);
+  } else if constexpr (kActivation == Activation::kRelu) {
+    return hn::IfThenElseZero(hn::Gt(kept, hn::Zero(d)), one);
+  } else {
+    return one;
+  }
+}
+
+// Calls f with the activation as a compile-time constant.
+template <class F>
+HWY_INLINE void with_activation(Activation activation, const F& f) {
+  switch (activation) {
+    case Activation::kNone:
+      return f.template operator()<Activation::kNone>();
+    case Activation::kGelu:
+      return f.template operator()<Activation::kGelu>();
+    case Activation::kGeluTanh:
+      return f.template operator()<Activation::kGeluTanh>();
+    case Activation::kTanh:
+      return f.template operator()<Activation::kTanh>();
+    case Activation::kRelu:
+      return f.template operator()<Activation::kRelu>();
+  }
+}
+
+// y[rows, out] = activation(product + b). The product is in `pre`, which then keeps the argument,
+// or else in y.
+void BiasActivation(Activation activation, int64_t rows, size_t out, const float* b, float* pre,
+                    float* y) {
+  with_activation(activation, [&]<Activation kActivation>() HWY_ATTR {
+    const FloatTag d;
+    for (int64_t row = 0; row < rows; ++row) {
+      float* const y_row = y + row * int64_t(out);
+      float* const kept = pre ? pre + row * int64_t(out) : y_row;
+      over_row(out, [&](size_t i, auto access) HWY_ATTR {
+        FloatVector x = access.load(d, kept + i);
+        if (b) x = hn::Add(x, access.load(d, b + i));
+        if (pre) access.store(x, d, kept + i);
+        access.store(activate<kActivation>(x), d, y_row + i);
+      });
+    }
+  });
+}
+
+// dy *= activation', in place, and db (optional) += its column sums; columns [begin, end) of [rows,
+// out].
+void EpilogueGradient(Activation activation, int64_t rows, size_t out, size_t begin, size_t end,
+                      const float* kept, float* dy, float* db) {
+  with_activation(activation, [&]<Activation kActivation>() HWY_ATTR {
+    const FloatTag d;
+    add_column_sums(rows, begin, end, db, nullptr,
+                    [&](int64_t row, size_t i, auto access, FloatVector& sum, FloatVector&)
+                        HWY_ATTR {
+                          const size_t at = size_t(row) * out + i;
+                          sum = access.load(d, dy + at);
+                          if constexpr (kActivation != Activation::kNone) {
+                            sum = hn::Mul(sum, slope<kActivation>(access.load(d, kept + at)));
+                            access.store(sum, d, dy + at);
+                          }
+                        });
+  });
+}
+
+}  // namespace snug::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "core/error.h"
+#include "ops/parallel.h"
+#include "ops/products.h"
+
+namespace snug {
+namespace {
+
+HWY_EXPORT(BiasActivation);
+HWY_EXPORT(EpilogueGradient);
+
+ProductDims product_dims(const Tensor& y, const Tensor& w) { return {y.rows, w.cols, w.rows}; }
+
+// inputs {dy, pre or y (absent for kNone)}; outputs {dy in place (absent for kNone), db (optional,
+// +=)}
+class LinearEpilogueGradient : public Op {
+ public:
+  explicit LinearEpilogueGradient(Activation activation) : activation_(activation) {}
+  std::string_view name() const override { return "linear_epilogue_gradient"; }
+  void run(const Call& call) const override {
+    const Tensor& dy = call.in[0];
+    over_ranges(dy.cols, kColumnGrain, [&](int64_t begin, int64_t end) {
+      HWY_DYNAMIC_DISPATCH(EpilogueGradient)
+      (activation_, dy.rows, size_t(dy.cols), size_t(begin), size_t(end), call.in[1].f32(),
+       dy.f32(), call.out[1].f32());
+    });
+  }
+
+ private:
+  Activation activation_;
+};
+
+// inputs {dy, x}; outputs {dw (+=)}
+class LinearWeightGradient : public Op {
+ public:
+  std::string_view name() const override { return "linear_weight_gradient"; }
+  void run(const Call& call) const override {
+    const Tensor &dy = call.in[0], &x = call.in[1], &dw = call.out[0];
+    product_tn(product_dims(dy, dw), dy.f32(), x.f32(), dw.f32());
+  }
+};
+
+// inputs {dy, w}; outputs {dx (= or +=)}
+class LinearInputGradient : public Op {
+ public:
+  explicit LinearInputGradient(Write write) : write_(write) {}
+  std::string_view name() const override { return "linear_input_gradient"; }
+  void run(const Call& call) const override {
+    const Tensor &dy = call.in[0], &w = call.in[1];
+    product_nn(product_dims(dy, w), dy.f32(), w.f32(), call.out[0].f32(), write_);
+  }
+
+ private:
+  Write write_;
+};
+
+class Linear : public Op {
+ public:
+  explicit Linear(const LinearSpec& spec) : spec_(spec) {}
+  std::string_view name() const override { return "linear"; }
+
+  void run(const Call& call) const override {
+    const Tensor &x = call.in[0], &w = call.in[1], &b = call.in[2], &y = call.out[0];
+    SNUG_CHECK(x.cols == w.cols && y.cols == w.rows && x.rows == y.rows);
+    float* const pre = call.out.size() > 1 ? call.out[1].f32() : nullptr;
+    product_nt(product_dims(y, w), x.f32(), w.f32(), pre ? pre : y.f32(), Write::kOverwrite);
+    if (!b && spec_.activation == Activation::kNone) return;
+    over_ranges(y.rows, 1, [&](int64_t begin, int64_t end) {
+      const int64_t skip = begin * y.cols;
+      HWY_DYNAMIC_DISPATCH(BiasActivation)
+      (spec_.activation, end - begin, size_t(y.cols), b.f32(), pre ? pre + skip : nullptr,
+       y.f32() + skip);
+    });
+  }
+
+  void backward(const Node& node, GradientWriter& writer) const override {
+    const ValueId x = node.inputs[0], w = node.inputs[1], b = node.inputs[2];
+    const ValueId dy = writer.gradient_of(node.outputs[0]);
+    if (dy == kNoValue) return;
+    const auto db = b == kNoValue ? GradientWriter::Target() : writer.gradient_for(b);
+    const auto dw = writer.gradient_for(w), dx = writer.gradient_for(x);
+    if (!db && !dw && !dx) return;
+    const bool bends = spec_.activation != Activation::kNone;
+    if (bends || db) {
+      const ValueId kept =
+          bends ? writer.saved(node.outputs[keeps_pre_activation(spec_.activation)]) : kNoValue;
+      writer.emit(std::make_shared<LinearEpilogueGradient>(spec_.activation), {dy, kept},
+                  {bends ? dy : kNoValue, db.value});
+    }
+    // The weight gradient first: it is the last to read x, whose memory dx may then take.
+    if (dw)
+      writer.emit(std::make_shared<LinearWeightGradient>(), {dy, writer.saved(x)}, {dw.value});
+    if (dx) {
+      const Write write = dx.accumulate ? Write::kAdd : Write::kOverwrite;
+      writer.emit(std::make_shared<LinearInputGradient>(write), {dy, writer.saved(w)}, {dx.value});
+    }
+  }
+
+ private:
+  LinearSpec spec_;
+};
+
+}  // namespace
+
+OpPtr linear(const LinearSpec& spec) { return std::make_shared<Linear>(spec); }
+
+}  // namespace snug
+#endif  // HWY_ONCE

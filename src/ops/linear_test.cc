@@ -1,0 +1,237 @@
+#include "ops/linear.h"
+
+#include <numbers>
+
+#include "ops/op_test_util.h"
+
+namespace snug {
+namespace {
+
+double activate(Activation activation, double x) {
+  const double z = std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+  switch (activation) {
+    case Activation::kNone:
+      return x;
+    case Activation::kGelu:
+      return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1.0 + std::tanh(z));
+    case Activation::kTanh:
+      return std::tanh(x);
+    case Activation::kRelu:
+      return std::max(x, 0.0);
+  }
+  return NAN;
+}
+
+double slope(Activation activation, double x) {
+  const double c = std::sqrt(2.0 / std::numbers::pi), t = std::tanh(c * (x + 0.044715 * x * x * x));
+  switch (activation) {
+    case Activation::kNone:
+      return 1.0;
+    case Activation::kGelu:
+      return 0.5 * std::erfc(-x / std::numbers::sqrt2) +
+             x * std::exp(-0.5 * x * x) / std::sqrt(2.0 * std::numbers::pi);
+    case Activation::kGeluTanh:
+      return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * c * (1.0 + 3.0 * 0.044715 * x * x);
+    case Activation::kTanh:
+      return 1.0 - std::tanh(x) * std::tanh(x);
+    case Activation::kRelu:
+      return x > 0.0 ? 1.0 : 0.0;
+  }
+  return NAN;
+}
+
+constexpr Activation kAll[] = {Activation::kNone, Activation::kGelu, Activation::kGeluTanh,
+                               Activation::kTanh, Activation::kRelu};
+
+struct Shape {
+  size_t rows, in, out;
+};
+
+// The plain loops.
+struct Reference {
+  Shape shape;
+  Activation activation;
+
+  Doubles pre(const Doubles& x, const Doubles& w, const Doubles& b) const {
+    Doubles y(shape.rows * shape.out);
+    for (size_t r = 0; r < shape.rows; ++r) {
+      for (size_t o = 0; o < shape.out; ++o) {
+        double sum = b[o];
+        for (size_t i = 0; i < shape.in; ++i) sum += x[r * shape.in + i] * w[o * shape.in + i];
+        y[r * shape.out + o] = sum;
+      }
+    }
+    return y;
+  }
+  Doubles forward(const Doubles& x, const Doubles& w, const Doubles& b) const {
+    Doubles y = pre(x, w, b);
+    for (double& v : y) v = activate(activation, v);
+    return y;
+  }
+  // {dx, dw, db}
+  std::vector<Doubles> backward(const Doubles& x, const Doubles& w, const Doubles& b,
+                                const Doubles& dy) const {
+    Doubles dx(x.size()), dw(w.size()), db(b.size());
+    const Doubles kept = pre(x, w, b);
+    for (size_t r = 0; r < shape.rows; ++r) {
+      for (size_t o = 0; o < shape.out; ++o) {
+        const double d = dy[r * shape.out + o] * slope(activation, kept[r * shape.out + o]);
+        db[o] += d;
+        for (size_t i = 0; i < shape.in; ++i) {
+          dx[r * shape.in + i] += d * w[o * shape.in + i];
+          dw[o * shape.in + i] += d * x[r * shape.in + i];
+        }
+      }
+    }
+    return {dx, dw, db};
+  }
+};
+
+Node node_of(OpHarness& h, Activation activation, const Shape& shape) {
+  Node node = {
+      .op = linear({activation}),
+      .inputs = {h.random(int64_t(shape.rows), int64_t(shape.in)),
+                 h.random(int64_t(shape.out), int64_t(shape.in), 1.0 / std::sqrt(double(shape.in))),
+                 h.random(1, int64_t(shape.out))},
+      .outputs = {h.value(int64_t(shape.rows), int64_t(shape.out))}};
+  if (keeps_pre_activation(activation))
+    node.outputs.push_back(h.value(int64_t(shape.rows), int64_t(shape.out)));
+  return node;
+}
+
+void check_case(Activation activation, const Shape& shape, bool accumulate, uint64_t seed) {
+  SCOPED_TRACE(testing::Message() << "activation " << int(activation) << ", rows " << shape.rows
+                                  << ", in " << shape.in << ", out " << shape.out);
+  const Batch batch;
+  OpHarness h(batch, seed);
+  const Node node = node_of(h, activation, shape);
+  const Reference reference = {shape, activation};
+  const Doubles x = h.doubles(node.inputs[0]), w = h.doubles(node.inputs[1]),
+                b = h.doubles(node.inputs[2]);
+  h.forward(node);
+  // A sum of products rounds like eps times the norms' product (its partial sums stay below that);
+  // 8 leaves room for the blocks' order. Activations have slopes below 1.13 and add at most 4e-7 of
+  // their own.
+  const double pre_error =
+      8.0 * kEps * (largest_row_norm(x, shape.in) * largest_row_norm(w, shape.in) + largest(b));
+  const Doubles y = reference.forward(x, w, b);
+  EXPECT_TRUE(
+      close("y", h.doubles(node.outputs[0]), y, 1.13 * pre_error + 4e-7 + kEps * largest(y), seed));
+  if (keeps_pre_activation(activation)) {
+    EXPECT_TRUE(close("pre", h.doubles(node.outputs[1]), reference.pre(x, w, b), pre_error, seed));
+  }
+
+  const Doubles dy = h.doubles(h.upstream(node.outputs[0]));
+  h.want(node.inputs[0], accumulate);
+  h.want(node.inputs[1], true);
+  h.want(node.inputs[2], true);
+  h.backward(node);
+  const auto expected = reference.backward(x, w, b, dy);
+  // The slopes change by less than 1 per unit of `pre` and are off by some eps; the gradients are
+  // again sums of products. What accumulation adds to the rounding is eps times the values before,
+  // which are below 8.
+  const double relative = pre_error + 16.0 * kEps, before = 16.0 * kEps;
+  const double dx_error =
+      relative * 1.13 * largest_row_norm(dy, shape.out) * largest_column_norm(w, shape.in);
+  const double dw_error =
+      relative * 1.13 * largest_column_norm(dy, shape.out) * largest_column_norm(x, shape.in);
+  const double db_error =
+      relative * 1.13 * largest_column_norm(dy, shape.out) * std::sqrt(double(shape.rows));
+  EXPECT_TRUE(close("dx", h.gained(node.inputs[0]), expected[0], dx_error + before, seed));
+  EXPECT_TRUE(close("dw", h.gained(node.inputs[1]), expected[1], dw_error + before, seed));
+  EXPECT_TRUE(close("db", h.gained(node.inputs[2]), expected[2], db_error + before, seed));
+}
+
+TEST(Linear, MatchesReference) {
+  on_each_target([] {
+    uint64_t seed = 1;
+    for (Activation activation : kAll) {
+      for (const Shape& shape :
+           {Shape{1, 1, 1}, {3, 3, 3}, {7, 5, 9}, {13, 17, 31}, {33, 67, 65}, {130, 32, 264}}) {
+        check_case(activation, shape, seed % 2 == 0, seed);
+        ++seed;
+      }
+    }
+  });
+}
+
+TEST(Linear, ReferenceGradientIsADerivative) {
+  for (Activation activation : kAll) {
+    const Reference reference = {{5, 4, 3}, activation};
+    const Batch batch;
+    OpHarness h(batch, 3);
+    const Doubles x = h.doubles(h.random(5, 4)), w = h.doubles(h.random(3, 4)),
+                  b = h.doubles(h.random(1, 3));
+    const Doubles dy = h.doubles(h.random(5, 3));
+    const auto f = [&](const std::vector<Doubles>& in) {
+      return dot(reference.forward(in[0], in[1], in[2]), dy);
+    };
+    EXPECT_TRUE(is_derivative(f, {x, w, b}, reference.backward(x, w, b, dy), 5)) << int(activation);
+  }
+}
+
+// w is the sweep, x is one: out has many columns and each is one argument of the activation.
+TEST(Linear, ActivationsAreAccurateOverADenseSweep) {
+  on_each_target([] {
+    constexpr int64_t kPoints = 100003;
+    std::vector<float> sweep(kPoints);
+    for (int64_t i = 0; i < kPoints; ++i)
+      sweep[size_t(i)] = float(-14.0 + 28.0 * double(i) / double(kPoints - 1));
+    for (Activation activation : kAll) {
+      const Batch batch;
+      OpHarness h(batch, 1);
+      Node node = {linear({activation}),
+                   {h.filled(1, 1, {1.0f}), h.filled(kPoints, 1, sweep), kNoValue},
+                   {h.value(1, kPoints)}};
+      if (keeps_pre_activation(activation)) node.outputs.push_back(h.value(1, kPoints));
+      h.forward(node);
+      h.want(node.inputs[1], true);
+      const Doubles dy = h.doubles(h.upstream(node.outputs[0]));
+      h.backward(node);
+      const Doubles y = h.doubles(node.outputs[0]), dw = h.doubles(h.gradient(node.outputs[0]));
+      double worst = 0.0, worst_slope = 0.0;
+      for (size_t i = 0; i < sweep.size(); ++i) {
+        // One ulp of 4 is 4.8e-7; beyond, the results' own rounding grows.
+        worst = std::max(worst, std::abs(y[i] - activate(activation, sweep[i])) /
+                                    std::max(1.0, std::abs(y[i]) / 4.0));
+        worst_slope = std::max(worst_slope, std::abs(dw[i] / dy[i] - slope(activation, sweep[i])));
+      }
+      EXPECT_LT(worst, 5e-7) << int(activation);
+      EXPECT_LT(worst_slope, 8e-7) << int(activation);
+    }
+  });
+}
+
+TEST(Linear, WritesOnlyTheGradientsThatAreWanted) {
+  const Batch batch;
+  OpHarness h(batch, 9);
+  const Node node = node_of(h, Activation::kGelu, {9, 5, 7});
+  h.forward(node);
+  const std::vector<float> w = h.floats(node.inputs[1]);
+  h.upstream(node.outputs[0]);
+  h.backward(node);  // nothing wanted: nothing emitted
+  h.want(node.inputs[2], true);
+  h.backward(node);
+  EXPECT_EQ(h.floats(node.inputs[1]), w);
+  EXPECT_GT(largest(h.gained(node.inputs[2])), 0.0);
+}
+
+// With one input column the product is exact for any blocking, so what is left is ours.
+TEST(Linear, EpilogueDoesNotDependOnThreads) {
+  expect_same_on_two_threads([] {
+    const Batch batch;
+    OpHarness h(batch, 4);
+    const Node node = node_of(h, Activation::kGelu, {70, 1, 333});
+    h.forward(node);
+    h.upstream(node.outputs[0]);
+    h.want(node.inputs[2], true);
+    h.backward(node);
+    return std::vector{h.floats(node.outputs[0]), h.floats(node.outputs[1]),
+                       h.floats(h.gradient(node.outputs[0])), h.floats(h.gradient(node.inputs[2]))};
+  });
+}
+
+}  // namespace
+}  // namespace snug

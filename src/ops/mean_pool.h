@@ -1,0 +1,16 @@
+// The mean over each sequence's tokens, for sentence embeddings: x[tokens, hidden] -> y[sequences,
+// hidden]. Forward only.
+#pragma once
+
+#include "graph/op.h"
+
+namespace snug {
+
+struct MeanPoolSpec {
+  bool normalize = false;  // to Euclidean length 1; a zero mean stays zero
+};
+
+// inputs {x[tokens, hidden]}; outputs {y[sequences, hidden]}
+OpPtr mean_pool(const MeanPoolSpec& spec);
+
+}  // namespace snug

@@ -1,0 +1,67 @@
+// A plan in words and as JSON: what `snug plan` prints.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/json.h"
+#include "core/progress.h"
+#include "snug/snug.h"
+
+namespace snug {
+
+std::string PlanSummary::to_json() const {
+  OrderedJson json = {
+      {"fits", fits},
+      {"device", device},
+      {"budget_bytes", budget_bytes},
+      {"peak_bytes", peak_bytes},
+      {"overhead_bytes", overhead_bytes},
+      {"arena_bytes", arena_bytes},
+      {"host_peak_bytes", host_peak_bytes},
+      {"minimum_budget_bytes", minimum_budget_bytes},
+      {"batch_size", batch_size},
+      {"micro_batch_tokens", micro_batch_tokens},
+      {"micro_batches", micro_batches},
+      {"max_length", max_length},
+      {"precision", precision},
+      {"optimizer", optimizer},
+      {"recompute", recompute},
+      {"offload", offload},
+      {"predicted_tokens_per_second", nullptr},
+      {"items", OrderedJson::array()},
+  };
+  for (const PlanItem& item : items) json["items"].push_back({{"name", item.name}, {"bytes", item.bytes}});
+  if (!fits) {
+    json["would_fit_with"] = OrderedJson::array();
+    for (const Alternative& a : would_fit_with) {
+      json["would_fit_with"].push_back(
+          {{"technique", a.technique}, {"saves_bytes", a.saves_bytes}, {"peak_bytes", a.peak_bytes}});
+    }
+  }
+  return json.dump(2);
+}
+
+std::string PlanSummary::to_text() const {
+  std::vector<PlanItem> largest_first = items;
+  std::stable_sort(largest_first.begin(), largest_first.end(),
+                   [](const PlanItem& a, const PlanItem& b) { return a.bytes > b.bytes; });
+  std::string text = fmt::format("plan for {} on the {}\n", format_bytes(budget_bytes), device);
+  for (const PlanItem& item : largest_first) {
+    text += fmt::format("  {:<32}{:>12}\n", item.name, format_bytes(item.bytes));
+  }
+  text += fmt::format("  {:<32}{:>12}   ({} is the least that works)\n", "peak", format_bytes(peak_bytes),
+                      format_bytes(minimum_budget_bytes));
+  text += fmt::format("  a step: {} examples of up to {} tokens, in micro-batches of up to {} tokens", batch_size,
+                      max_length, micro_batch_tokens);
+  if (micro_batches > 1) text += fmt::format(" (at most {})", micro_batches);
+  text += fmt::format("\n  recomputed: {}; precision {}, optimizer {}", recompute, precision, optimizer);
+  if (fits) return text;
+  text += fmt::format("\ndoes not fit: short by {}", format_bytes(minimum_budget_bytes - budget_bytes));
+  for (const Alternative& a : would_fit_with) {
+    text += fmt::format("\n  {} would need {} (saves {})", a.technique, format_bytes(a.peak_bytes),
+                        format_bytes(a.saves_bytes));
+  }
+  return text;
+}
+
+}  // namespace snug

@@ -1,0 +1,201 @@
+#include "plan/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace snug {
+namespace {
+
+// Heap growth that no table counts: graph nodes, executor tables, log lines, stacks. Measured with the smallest and the
+// largest models of the tests; generous, because it is the only figure here that is not derived.
+constexpr uint64_t kSlackBytes = 1536 << 10;
+
+// The printed minimum leaves this much room for the few pages by which two starts of one program differ. A budget is
+// accepted this much below the printed minimum and not further.
+constexpr uint64_t kStartTolerance = 512 << 10;
+
+// A micro-batch reads every weight three times whatever its size; that costs about as much time as this many tokens.
+constexpr double kTokensPerPass = 24;
+
+// Capacities between the longest text and a whole step are multiples of this, so that small differences of overhead do
+// not change the packing.
+constexpr int64_t kCapacityStep = 64;
+
+// Graphs for every number of recomputed layers, built once: placing tensors is cheap, building is not.
+class Search {
+ public:
+  explicit Search(const PlanRequest& request) : request_(request) {
+    if (training()) {
+      GraphOptions scoring = request.graph;
+      scoring.purpose = Purpose::kScoring;
+      scoring_ = std::make_shared<StepGraph>(request.model->build(scoring));
+    }
+  }
+
+  Plan run() {
+    const Plan smallest = smallest_plan();
+    std::optional<Plan> best;
+    double best_cost = 0;
+    for (int layers : recompute_choices()) {
+      const auto capacity = largest_capacity(layers);
+      if (!capacity) continue;
+      const double cost = relative_cost(layers, *capacity);
+      if (best && cost >= best_cost) continue;
+      best = evaluate(layers, *capacity);
+      best_cost = cost;
+    }
+    Plan plan = best ? std::move(*best) : smallest;
+    plan.fits = best.has_value();
+    plan.minimum_budget_bytes = smallest.peak_bytes + kStartTolerance;
+    return plan;
+  }
+
+ private:
+  bool training() const { return request_.graph.purpose == Purpose::kTraining; }
+
+  std::vector<int> recompute_choices() const {
+    if (!training()) return {0};
+    if (request_.pinned_recompute) return {*request_.pinned_recompute};
+    std::vector<int> choices;
+    for (int layers = 0; layers <= request_.model->layers(); ++layers) choices.push_back(layers);
+    return choices;
+  }
+
+  const std::shared_ptr<StepGraph>& graph(int recomputed_layers) {
+    if (graphs_.empty()) graphs_.resize(size_t(request_.model->layers()) + 1);
+    auto& slot = graphs_[size_t(recomputed_layers)];
+    if (!slot) {
+      GraphOptions options = request_.graph;
+      options.recomputed_layers = recomputed_layers;
+      slot = std::make_shared<StepGraph>(request_.model->build(options));
+    }
+    return slot;
+  }
+
+  Dims dims(int64_t capacity) const {
+    return {.tokens = capacity,
+            .sequences = std::min(request_.workload.batch_size, capacity),
+            .longest = request_.workload.longest};
+  }
+
+  // Everything about one choice.
+  Plan evaluate(int recomputed_layers, int64_t capacity) {
+    Plan plan;
+    plan.budget_bytes = request_.budget_bytes;
+    plan.workload = request_.workload;
+    plan.capacity = dims(capacity);
+    plan.recomputed_layers = recomputed_layers;
+    plan.layers = request_.model->layers();
+    plan.micro_batches = (request_.workload.step_tokens + capacity - 1) / capacity;
+    plan.step = graph(recomputed_layers);
+    plan.step_memory = plan_memory(plan.step->graph, plan.capacity, request_.threads);
+    size_t transient = plan.step_memory.bytes;
+    if (scoring_) {
+      plan.scoring = scoring_;
+      plan.scoring_memory = plan_memory(scoring_->graph, plan.capacity, request_.threads);
+      transient = std::max(transient, plan.scoring_memory.bytes);
+    }
+    plan.layout = lay_out_arena(request_.model->parameters(),
+                                training() ? ArenaUse::kTraining : ArenaUse::kInference, transient);
+    plan.arena_bytes = plan.layout.bytes;
+    plan.overhead_bytes = request_.process.overhead_bytes;
+    plan.buffer_bytes = request_.process.buffer_bytes(plan.capacity);
+    itemise(plan);
+    return plan;
+  }
+
+  void itemise(Plan& plan) const {
+    const uint64_t weights = plan.layout.parameter_bytes;
+    plan.items = {{"weights", weights}};
+    if (training()) {
+      plan.items.push_back({"gradients", weights});
+      plan.items.push_back({"optimizer state", 2 * weights});
+    }
+    plan.items.push_back({training() ? "activations and workspace" : "activations",
+                          plan.arena_bytes - (training() ? 4 : 1) * weights});
+    plan.items.push_back({"data and file buffers", plan.buffer_bytes});
+    plan.items.push_back({"program, libraries, tokenizer", plan.overhead_bytes});
+    plan.items.push_back({"heap and stacks", kSlackBytes});
+    for (const PlanItem& item : plan.items) plan.peak_bytes += item.bytes;
+    if (request_.process.startup_peak_bytes > plan.peak_bytes) {
+      plan.items.push_back({"start-up beyond that", request_.process.startup_peak_bytes - plan.peak_bytes});
+      plan.peak_bytes = request_.process.startup_peak_bytes;
+    }
+  }
+
+  bool fits(int recomputed_layers, int64_t capacity) {
+    return evaluate(recomputed_layers, capacity).peak_bytes <= request_.budget_bytes;
+  }
+
+  int64_t smallest_capacity() const { return request_.pinned_capacity.value_or(request_.workload.longest); }
+  int64_t useful_capacity() const {
+    return request_.pinned_capacity.value_or(std::max(request_.workload.longest, request_.workload.step_tokens));
+  }
+
+  // Candidates are the longest text alone, multiples of kCapacityStep, and the whole step.
+  std::optional<int64_t> largest_capacity(int recomputed_layers) {
+    const int64_t low = smallest_capacity(), high = useful_capacity();
+    if (fits(recomputed_layers, high)) return high;
+    if (!fits(recomputed_layers, low)) return std::nullopt;
+    int64_t good = low / kCapacityStep, bad = (high + kCapacityStep - 1) / kCapacityStep;
+    while (bad - good > 1) {
+      const int64_t middle = (good + bad) / 2;
+      (fits(recomputed_layers, middle * kCapacityStep) ? good : bad) = middle;
+    }
+    return std::max(low, good * kCapacityStep);
+  }
+
+  Plan smallest_plan() {
+    std::optional<Plan> smallest;
+    for (int layers : recompute_choices()) {
+      Plan plan = evaluate(layers, smallest_capacity());
+      if (!smallest || plan.peak_bytes < smallest->peak_bytes) smallest = std::move(plan);
+    }
+    return *smallest;
+  }
+
+  // Time per token relative to an endless micro-batch without recomputation. Backward costs two forwards, so a
+  // recomputed layer adds a third of its share.
+  double relative_cost(int recomputed_layers, int64_t capacity) const {
+    const double forward_again = double(recomputed_layers) / (3.0 * std::max(1, request_.model->layers()));
+    const double tokens = double(std::min(capacity, request_.workload.step_tokens));
+    return (1 + forward_again) * (1 + kTokensPerPass / std::max(1.0, tokens));
+  }
+
+  const PlanRequest& request_;
+  std::shared_ptr<StepGraph> scoring_;
+  std::vector<std::shared_ptr<StepGraph>> graphs_;
+};
+
+}  // namespace
+
+Plan make_plan(const PlanRequest& request) {
+  SNUG_CHECK(request.model != nullptr && request.workload.longest > 0 && request.workload.batch_size > 0);
+  return Search(request).run();
+}
+
+PlanSummary summarize(const Plan& plan) {
+  PlanSummary summary;
+  summary.fits = plan.fits;
+  summary.device = "cpu";
+  summary.budget_bytes = plan.budget_bytes;
+  summary.peak_bytes = summary.host_peak_bytes = plan.peak_bytes;
+  summary.overhead_bytes = plan.overhead_bytes;
+  summary.arena_bytes = plan.arena_bytes;
+  summary.minimum_budget_bytes = plan.minimum_budget_bytes;
+  summary.items = plan.items;
+  summary.batch_size = plan.workload.batch_size;
+  summary.micro_batch_tokens = plan.capacity.tokens;
+  summary.micro_batches = plan.micro_batches;
+  summary.max_length = plan.workload.longest;
+  summary.recompute = plan.recomputed_layers == 0 ? "none"
+                      : plan.recomputed_layers == plan.layers
+                          ? "all layers"
+                          : fmt::format("{} of {} layers", plan.recomputed_layers, plan.layers);
+  return summary;
+}
+
+}  // namespace snug

@@ -1,0 +1,69 @@
+// Chooses how a run uses its memory: the capacity of a micro-batch and how many layers are recomputed, so that the whole
+// process stays inside the budget and as little time as possible is lost. A pure function of its inputs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+#include "plan/arena_layout.h"
+#include "plan/memory_plan.h"
+#include "snug/snug.h"
+
+namespace snug {
+
+// What is to be run.
+struct Workload {
+  int64_t batch_size = 0;   // examples of a step
+  int64_t longest = 0;      // tokens of the longest example
+  int64_t step_tokens = 0;  // most tokens a step can have
+};
+
+// What the process needs besides the arena.
+struct ProcessFacts {
+  uint64_t overhead_bytes = 0;      // occupied before snug asks for anything: program, libraries, tokenizer
+  uint64_t startup_peak_bytes = 0;  // the most the process has occupied so far (reading the tokenizer, the data)
+  // Buffers of the data pipeline and of file input and output for a given capacity.
+  std::function<uint64_t(const Dims& capacity)> buffer_bytes;
+};
+
+struct PlanRequest {
+  const Model* model = nullptr;
+  GraphOptions graph;  // purpose, pooling; recomputed_layers is the planner's
+  Workload workload;
+  ProcessFacts process;
+  uint64_t budget_bytes = 0;
+  int threads = 1;
+  std::optional<int> pinned_recompute;          // layers
+  std::optional<int64_t> pinned_capacity;       // tokens
+};
+
+struct Plan {
+  bool fits = false;
+  uint64_t budget_bytes = 0;
+  uint64_t minimum_budget_bytes = 0;
+  uint64_t overhead_bytes = 0, buffer_bytes = 0, arena_bytes = 0, peak_bytes = 0;
+  Workload workload;
+  Dims capacity;
+  int recomputed_layers = 0, layers = 0;
+  int64_t micro_batches = 0;  // of a step with the most tokens
+  std::vector<PlanItem> items;  // at the moment of the peak; they add up to peak_bytes
+
+  // What the executor needs. Shared, because graphs are referred to by executors.
+  std::shared_ptr<const StepGraph> step;     // the request's purpose
+  std::shared_ptr<const StepGraph> scoring;  // evaluation during training; null otherwise
+  MemoryPlan step_memory, scoring_memory;
+  ArenaLayout layout;
+};
+
+// When nothing fits, `fits` is false and the plan describes the smallest choice; minimum_budget_bytes is always set.
+Plan make_plan(const PlanRequest& request);
+
+// The plan as the library's callers see it.
+PlanSummary summarize(const Plan& plan);
+
+}  // namespace snug

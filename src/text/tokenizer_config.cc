@@ -1,0 +1,111 @@
+// tokenizer_config.json: the few settings of BERT's family that change ids. The file is a bag of
+// whatever the Python class was given, so, unlike tokenizer.json, keys that do not concern the ids
+// are read over; those that would are refused.
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/progress.h"
+#include "text/json_fields.h"
+#include "text/tokenizer_json.h"
+
+namespace snug {
+namespace {
+
+// A flag that contradicts tokenizer.json wins, as in transformers, but not silently.
+void override_flag(const JsonFields& fields, const std::string& origin, std::string_view key,
+                   bool& flag, bool warns) {
+  if (!fields.find(key)) return;
+  const bool value = fields.boolean(key);
+  if (warns && value != flag) {
+    warn(fmt::format("{}: {} is {}, which overrides the normalizer of tokenizer.json", origin, key,
+                     value));
+  }
+  flag = value;
+}
+
+std::optional<std::string> token_name(const JsonFields& fields, std::string_view key) {
+  const Json* value = fields.find(key);
+  if (!value) return std::nullopt;
+  if (value->is_object()) return fields.object(key).text("content");
+  return fields.text(key);
+}
+
+void apply_names(const JsonFields& fields, SpecialNames& names) {
+  const auto apply = [&](std::string_view key, std::optional<std::string>& name) {
+    if (fields.has(key)) name = token_name(fields, key);
+  };
+  apply("pad_token", names.pad);
+  apply("unk_token", names.unk);
+  apply("cls_token", names.cls);
+  apply("sep_token", names.sep);
+  apply("mask_token", names.mask);
+}
+
+int32_t parse_id_key(const std::string& key, const JsonFields& parent) {
+  const bool digits =
+      !key.empty() && key.size() <= 7 &&
+      std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (!digits) parent.refuse(key, "under an id of at most seven digits");
+  return std::stoi(key);
+}
+
+// {"103": {"content": "[MASK]", ...}, ...}: what it says about a token replaces what was known.
+void apply_added_tokens(const JsonFields& fields, const std::string& origin,
+                        std::vector<AddedToken>& added) {
+  if (!fields.find("added_tokens_decoder")) return;
+  const JsonFields entries = fields.object("added_tokens_decoder");
+  for (const auto& [key, entry] : entries.json().items()) {
+    AddedToken token = parse_added_token(JsonFields(entry, origin, entries.name(key)));
+    token.id = parse_id_key(key, entries);
+    const auto same = [&](const AddedToken& known) { return known.id == token.id; };
+    const auto it = std::find_if(added.begin(), added.end(), same);
+    if (it == added.end()) {
+      added.push_back(std::move(token));
+    } else if (it->content != token.content) {
+      fail(ErrorKind::kInput, "{}: {} is \"{}\", but that id is \"{}\"", origin, entries.name(key),
+           token.content, it->content);
+    } else {
+      *it = std::move(token);
+    }
+  }
+  std::sort(added.begin(), added.end(),
+            [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+}
+
+void refuse_other_behaviour(const JsonFields& fields, const std::string& origin) {
+  const Json* never_split = fields.find("never_split");
+  if (never_split && !never_split->empty())
+    fields.refuse("never_split", "absent or empty (not supported)");
+  if (fields.find("do_basic_tokenize") && !fields.boolean("do_basic_tokenize")) {
+    fields.refuse("do_basic_tokenize", "true (false is not supported)");
+  }
+  if (fields.find("truncation_side") && fields.text("truncation_side") != "right") {
+    warn(fmt::format("{}: truncation_side is ignored; long texts lose their end", origin));
+  }
+}
+
+}  // namespace
+
+void apply_tokenizer_config(const TokenizerConfig& config, WordPieceSpec& spec) {
+  if (config.json.is_null()) return;
+  const JsonFields fields(config.json, config.origin, "");
+  const bool from_json = !spec.single.empty();
+  refuse_other_behaviour(fields, config.origin);
+  override_flag(fields, config.origin, "do_lower_case", spec.normalizer.lowercase, from_json);
+  override_flag(fields, config.origin, "tokenize_chinese_chars",
+                spec.normalizer.handle_chinese_chars, from_json);
+  if (fields.find("strip_accents")) {
+    bool strips = spec.normalizer.strips_accents();
+    override_flag(fields, config.origin, "strip_accents", strips, from_json);
+    spec.normalizer.strip_accents = strips;
+  }
+  apply_names(fields, spec.specials);
+  apply_added_tokens(fields, config.origin, spec.added);
+  // "No limit" is written as 10^30.
+  if (const Json* length = fields.find("model_max_length");
+      length && length->is_number() && *length > 0 && *length < 1e9) {
+    spec.model_max_length = length->get<size_t>();
+  }
+}
+
+}  // namespace snug

@@ -1,0 +1,281 @@
+// Prediction, evaluation and embedding: texts stream through in the order of the file, packed into micro-batches, inside
+// the same kind of plan as training. Nothing of the results is kept.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "core/error.h"
+#include "core/process_memory.h"
+#include "core/progress.h"
+#include "core/threads.h"
+#include "data/row_reader.h"
+#include "model/weight_files.h"
+#include "plan/planner.h"
+#include "runtime/arena.h"
+#include "runtime/executor.h"
+#include "train/metrics.h"
+#include "train/model_folder.h"
+#include "train/rehearsal.h"
+#include "train/training_job.h"
+
+namespace snug {
+namespace {
+
+// A micro-batch of this many tokens keeps all processors busy; more only takes memory.
+constexpr int64_t kUsefulTokens = 2048;
+constexpr int64_t kMaxSequences = 128;
+
+// Sequences collected until they fill a micro-batch. Takes its memory once.
+class Collector {
+ public:
+  explicit Collector(const Dims& capacity) : capacity_(capacity) {
+    for (auto* list : {&ids_, &positions_, &type_ids_, &row_of_}) list->reserve(size_t(capacity.tokens));
+    starts_.reserve(size_t(capacity.sequences) + 1);
+    labels_.reserve(size_t(capacity.sequences));
+    samples_.reserve(size_t(capacity.sequences));
+    clear();
+  }
+  static uint64_t bytes(const Dims& d) {
+    return uint64_t(d.tokens) * 4 * sizeof(int32_t) + uint64_t(d.sequences + 1) * (2 * sizeof(int32_t) + sizeof(uint64_t));
+  }
+
+  bool has_room(size_t tokens) const {
+    return int64_t(ids_.size() + tokens) <= capacity_.tokens && int64_t(labels_.size()) < capacity_.sequences;
+  }
+  bool empty() const { return labels_.empty(); }
+  int32_t label(int64_t sequence) const { return labels_[size_t(sequence)]; }
+
+  void add(const Encoding& encoding, int32_t label) {
+    for (size_t t = 0; t < encoding.ids.size(); ++t) {
+      ids_.push_back(encoding.ids[t]);
+      type_ids_.push_back(encoding.type_ids[t]);
+      positions_.push_back(int32_t(t));
+      row_of_.push_back(int32_t(labels_.size()));
+    }
+    longest_ = std::max(longest_, int64_t(encoding.ids.size()));
+    starts_.push_back(int32_t(ids_.size()));
+    labels_.push_back(label);
+    samples_.push_back(0);
+  }
+
+  void clear() {
+    for (auto* list : {&ids_, &positions_, &type_ids_, &row_of_, &labels_}) list->clear();
+    samples_.clear();
+    starts_.assign(1, 0);
+    longest_ = 0;
+  }
+
+  Batch view() const {
+    return {.dims = {.tokens = int64_t(ids_.size()), .sequences = int64_t(labels_.size()), .longest = longest_},
+            .ids = ids_.data(),
+            .positions = positions_.data(),
+            .type_ids = type_ids_.data(),
+            .row_of = row_of_.data(),
+            .starts = starts_.data(),
+            .labels = labels_.data(),
+            .samples = samples_.data()};
+  }
+
+ private:
+  Dims capacity_;
+  std::vector<int32_t> ids_, positions_, type_ids_, row_of_, starts_, labels_;
+  std::vector<uint64_t> samples_;
+  int64_t longest_ = 0;
+};
+
+struct RunnerOptions {
+  CommonOptions common;
+  Head head = Head::kClassifier;
+  GraphOptions graph;
+};
+
+// A loaded model inside its plan.
+class Runner {
+ public:
+  using OnResult = std::function<void(std::span<const float> result, int32_t label)>;
+
+  explicit Runner(const RunnerOptions& options);
+  const BertConfig& config() const { return folder_.config; }
+  void add(std::string_view text, std::optional<std::string_view> pair, int32_t label, const OnResult& on_result);
+  void finish(const OnResult& on_result);
+  double loss() const { return *executor_->scalar(plan_.step->loss); }
+  uint64_t peak_bytes() const { return plan_.peak_bytes; }
+
+ private:
+  static ModelFolder open(const CommonOptions& options);
+  void make_plan_and_load(const RunnerOptions& options);
+
+  ModelFolder folder_;
+  std::unique_ptr<Model> model_;
+  Plan plan_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Collector> collector_;
+  EncodeOptions encode_;
+  Encoding encoding_;
+};
+
+ModelFolder Runner::open(const CommonOptions& options) {
+  settle_allocator();
+  set_num_threads(options.threads);
+  return open_model_folder(options.model);
+}
+
+Runner::Runner(const RunnerOptions& options) : folder_(open(options.common)) {
+  if (options.head == Head::kClassifier && folder_.config.labels.empty()) {
+    throw Error(ErrorKind::kInput, fmt::format("{}: has no classes (config.json names no labels)", options.common.model),
+                "train it first with snug train; snug embed works without");
+  }
+  model_ = make_bert(folder_.config, options.head);
+  make_plan_and_load(options);
+  *reinterpret_cast<double*>(arena_->base() + plan_.layout.scalars) = 0;
+  collector_ = std::make_unique<Collector>(plan_.capacity);
+  encode_.max_length = size_t(plan_.workload.longest);
+}
+
+void Runner::make_plan_and_load(const RunnerOptions& options) {
+  const WeightFolder files(options.common.model);
+  check_weights(files, model_->parameters(), {});
+  const Overhead overhead = measure_overhead(model_->largest_product_side());
+  const int64_t longest = int64_t(text_length(options.common, model_->max_length()));
+  PlanRequest request;
+  request.model = model_.get();
+  request.graph = options.graph;
+  request.workload = {.batch_size = kMaxSequences, .longest = longest, .step_tokens = std::max(longest, kUsefulTokens)};
+  request.process = {overhead.bytes, overhead.startup_peak_bytes, Collector::bytes};
+  request.budget_bytes = effective_budget(options.common.memory_bytes);
+  request.threads = num_threads();
+  plan_ = make_plan(request);
+  if (!plan_.fits) {
+    throw Error(ErrorKind::kBudget, summarize(plan_).to_text(),
+                fmt::format("the least that works is --memory {}", plan_.minimum_budget_bytes));
+  }
+  arena_ = std::make_unique<Arena>(plan_.arena_bytes);
+  const LoadReport report = load_weights(files, model_->parameters(),
+                                         [this](size_t i) {
+                                           auto* first = reinterpret_cast<float*>(
+                                               arena_->base() + plan_.layout.weights + plan_.layout.parameter_offset[i]);
+                                           return std::span(first, size_t(model_->parameters()[i].size()));
+                                         },
+                                         {});
+  if (!report.made_new.empty()) {
+    throw Error(ErrorKind::kInput, fmt::format("{}: has no {}", options.common.model, fmt::join(report.made_new, ", ")),
+                "this model has not been trained to tell classes apart: snug train does that");
+  }
+  executor_ = std::make_unique<Executor>(plan_.step->graph, plan_.step_memory, plan_.layout, arena_->base());
+}
+
+void Runner::add(std::string_view text, std::optional<std::string_view> pair, int32_t label, const OnResult& on_result) {
+  folder_.tokenizer->encode(text, pair, encode_, encoding_);
+  if (!collector_->has_room(encoding_.ids.size())) finish(on_result);
+  collector_->add(encoding_, label);
+}
+
+void Runner::finish(const OnResult& on_result) {
+  if (collector_->empty()) return;
+  executor_->run(collector_->view(), {});
+  const Tensor result = executor_->tensor(plan_.step->result);
+  for (int64_t row = 0; row < result.rows; ++row) {
+    on_result({result.f32() + row * result.cols, size_t(result.cols)}, collector_->label(row));
+  }
+  collector_->clear();
+}
+
+std::unique_ptr<RowReader> open_input(const CommonOptions& options, const std::string& file, LabelNeed labels) {
+  RowReaderOptions reader;
+  reader.columns = {options.text_column, options.text_pair_column, options.label_column};
+  reader.labels = labels;
+  reader.has_header = options.header;
+  return open_rows(file, reader);
+}
+
+// One text from the command line, or every row of a file.
+void feed(const InferenceOptions& options, Runner& runner, const Runner::OnResult& on_result) {
+  if (options.text) {
+    std::optional<std::string_view> pair;
+    if (options.text_pair) pair = *options.text_pair;
+    runner.add(*options.text, pair, -1, on_result);
+  } else {
+    const auto reader = open_input(options, options.input, LabelNeed::kIgnored);
+    Progress progress("reading " + options.input, 0, "rows");
+    uint64_t rows = 0;
+    for (Row row; reader->next(row); progress.update(++rows)) runner.add(row.text, row.text_pair, -1, on_result);
+  }
+  runner.finish(on_result);
+}
+
+void check_input(const InferenceOptions& options) {
+  if (options.text.has_value() == !options.input.empty()) {
+    fail(ErrorKind::kUsage, "give either --text or --input");
+  }
+}
+
+// Scores to probabilities, in fp64.
+void softmax(std::span<const float> logits, std::vector<double>& out) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  out.clear();
+  for (const float x : logits) sum += out.emplace_back(std::exp(double(x) - top));
+  for (double& p : out) p /= sum;
+}
+
+}  // namespace
+
+void predict(const InferenceOptions& options, const std::function<void(const Prediction&)>& on_prediction) {
+  check_input(options);
+  Runner runner({.common = options, .graph = {.purpose = Purpose::kScoring}});
+  std::vector<double> probabilities;
+  feed(options, runner, [&](std::span<const float> logits, int32_t) {
+    softmax(logits, probabilities);
+    const auto& labels = runner.config().labels;
+    const auto best = size_t(argmax(logits));
+    Prediction prediction{labels[best], probabilities[best], {}};
+    for (size_t i = 0; i < labels.size(); ++i) prediction.scores.emplace_back(labels[i], probabilities[i]);
+    on_prediction(prediction);
+  });
+}
+
+void embed(const InferenceOptions& options, const std::function<void(const std::vector<float>&)>& on_embedding) {
+  check_input(options);
+  if (options.pooling != "mean" && options.pooling != "cls") {
+    fail(ErrorKind::kUsage, "--pooling is \"{}\", expected mean or cls", options.pooling);
+  }
+  const Pooling pooling = options.pooling == "mean" ? Pooling::kMean : Pooling::kFirstToken;
+  Runner runner({.common = options, .head = Head::kNone, .graph = {.purpose = Purpose::kEmbedding, .pooling = pooling}});
+  std::vector<float> embedding;
+  feed(options, runner, [&](std::span<const float> pooled, int32_t) {
+    embedding.assign(pooled.begin(), pooled.end());
+    double squares = 0;
+    for (const float x : pooled) squares += double(x) * x;
+    if (options.normalize && squares > 0) {
+      for (float& x : embedding) x = float(x / std::sqrt(squares));
+    }
+    on_embedding(embedding);
+  });
+}
+
+std::map<std::string, double> evaluate(const EvalOptions& options) {
+  Runner runner({.common = options, .graph = {.purpose = Purpose::kScoring}});
+  const LabelSet labels{runner.config().labels};
+  LabelCollector known({.known = &labels, .need = LabelNeed::kRequired, .file = options.data});
+  ClassificationMetrics metrics(labels.names.size());
+  const auto start = std::chrono::steady_clock::now();
+  const auto reader = open_input(options, options.data, LabelNeed::kRequired);
+  const auto on_result = [&](std::span<const float> logits, int32_t label) { metrics.add(label, argmax(logits)); };
+  Progress progress("evaluating " + options.data, 0, "rows");
+  uint64_t rows = 0;
+  for (Row row; reader->next(row); progress.update(++rows)) {
+    runner.add(row.text, row.text_pair, known.add(row.label, row.line), on_result);
+  }
+  runner.finish(on_result);
+  if (rows == 0) fail(ErrorKind::kInput, "{}: has no rows", options.data);
+  auto result = metrics.all();
+  result["loss"] = runner.loss() / double(rows);
+  result["examples"] = double(rows);
+  result["examples_per_second"] =
+      double(rows) / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+}  // namespace snug

@@ -1,0 +1,47 @@
+#include "train/model_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/file.h"
+
+namespace snug {
+
+ModelFolder open_model_folder(const std::filesystem::path& path) {
+  if (!std::filesystem::is_directory(path)) {
+    throw Error(ErrorKind::kInput, fmt::format("{}: no such folder", path.string()),
+                "--model takes a Hugging Face model folder: config.json, model.safetensors and tokenizer files");
+  }
+  ModelFolder folder;
+  folder.path = path;
+  const auto config_path = path / "config.json";
+  folder.config = parse_config(read_small_file(config_path), config_path.string());
+  folder.tokenizer = load_tokenizer(path);
+  if (folder.tokenizer->vocab_size() > folder.config.vocab_size) {
+    fail(ErrorKind::kInput, "{}: the tokenizer has {} tokens, but config.json says vocab_size {}; do they belong together?",
+         path.string(), folder.tokenizer->vocab_size(), folder.config.vocab_size);
+  }
+  return folder;
+}
+
+LabelSet ModelFolder::trained_labels() const {
+  const bool classifier = std::any_of(
+      config.architectures.begin(), config.architectures.end(),
+      [](const std::string& name) { return name.find("ForSequenceClassification") != std::string::npos; });
+  const bool placeholders = std::all_of(config.labels.begin(), config.labels.end(),
+                                        [](const std::string& name) { return name.rfind("LABEL_", 0) == 0; });
+  if (!classifier || placeholders) return {};
+  return {config.labels};
+}
+
+void save_model_folder(const std::filesystem::path& path, const BertConfig& config, const Tokenizer& tokenizer,
+                       const ParameterTable& table, const ParameterMemory& memory) {
+  make_directories(path);
+  tokenizer.save(path);
+  write_file_atomically(path / "config.json", to_json(config));
+  save_weights(path, table, memory);
+}
+
+}  // namespace snug

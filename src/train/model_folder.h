@@ -1,0 +1,31 @@
+// A Hugging Face folder as snug uses it: the configuration, the tokenizer and the weights' headers, loaded and checked
+// against each other before anything large happens; and the folder that a run writes.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "data/labels.h"
+#include "model/config.h"
+#include "model/model.h"
+#include "model/weights.h"
+#include "text/tokenizer.h"
+
+namespace snug {
+
+struct ModelFolder {
+  std::filesystem::path path;
+  BertConfig config;
+  std::unique_ptr<Tokenizer> tokenizer;
+
+  // The labels of a model that was trained to tell classes apart; empty for a bare encoder or placeholder names.
+  LabelSet trained_labels() const;
+};
+
+ModelFolder open_model_folder(const std::filesystem::path& path);
+
+// Writes configuration, tokenizer and weights; `from_pretrained` and snug load the result.
+void save_model_folder(const std::filesystem::path& path, const BertConfig& config, const Tokenizer& tokenizer,
+                       const ParameterTable& table, const ParameterMemory& memory);
+
+}  // namespace snug

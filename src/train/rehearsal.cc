@@ -1,0 +1,85 @@
+#include "train/rehearsal.h"
+
+#include <array>
+
+#include "core/process_memory.h"
+#include "core/threads.h"
+#include "model/config.h"
+#include "model/model.h"
+#include "ops/products.h"
+#include "plan/planner.h"
+#include "train/stepper.h"
+
+namespace snug {
+namespace {
+
+// Two sequences, long enough to reach the blocked paths of the kernels.
+constexpr int64_t kLength = 40, kSequences = 2, kTokens = kLength * kSequences;
+// Rows enough for the matrix library to use all its buffers.
+constexpr int64_t kProductRows = 512;
+
+BertConfig miniature() {
+  BertConfig config;
+  config.vocab_size = 8;
+  config.hidden_size = 128;
+  config.num_hidden_layers = 1;
+  config.num_attention_heads = 2;
+  config.intermediate_size = 256;
+  config.max_position_embeddings = kLength;
+  config.labels = {"0", "1"};
+  return config;
+}
+
+struct MiniatureBatch {
+  std::array<int32_t, kTokens> ids{}, positions{}, type_ids{}, row_of{};
+  std::array<int32_t, kSequences + 1> starts{};
+  std::array<int32_t, kSequences> labels{};
+  std::array<uint64_t, kSequences> samples{};
+
+  Batch view() {
+    for (int64_t t = 0; t < kTokens; ++t) {
+      ids[size_t(t)] = int32_t(t % 8);
+      positions[size_t(t)] = int32_t(t % kLength);
+      row_of[size_t(t)] = int32_t(t / kLength);
+    }
+    for (int64_t s = 0; s <= kSequences; ++s) starts[size_t(s)] = int32_t(s * kLength);
+    return {.dims = {.tokens = kTokens, .sequences = kSequences, .longest = kLength},
+            .ids = ids.data(),
+            .positions = positions.data(),
+            .type_ids = type_ids.data(),
+            .row_of = row_of.data(),
+            .starts = starts.data(),
+            .labels = labels.data(),
+            .samples = samples.data()};
+  }
+};
+
+void rehearse() {
+  const auto model = make_bert(miniature(), Head::kClassifier);
+  const Plan plan = make_plan({.model = model.get(),
+                               .graph = {},
+                               .workload = {.batch_size = kSequences, .longest = kLength, .step_tokens = kTokens},
+                               .process = {.buffer_bytes = [](const Dims&) { return uint64_t{0}; }},
+                               .budget_bytes = uint64_t{1} << 40,
+                               .threads = num_threads(),
+                               .pinned_recompute = 1,
+                               .pinned_capacity = std::nullopt});
+  Stepper stepper(*model, plan);
+  MiniatureBatch data;
+  const Batch batch = data.view();
+  stepper.begin(/*seed=*/1, kSequences);
+  stepper.accumulate(batch);
+  stepper.update({.learning_rate = 0.1, .step = 1}, 1.0);
+  stepper.scoring().run(batch, {});
+}
+
+}  // namespace
+
+Overhead measure_overhead(int64_t largest_product_side) {
+  rehearse();
+  warm_up_products(largest_product_side, kProductRows);
+  trim_allocator();
+  return {resident_bytes(), peak_resident_bytes()};
+}
+
+}  // namespace snug

@@ -1,0 +1,409 @@
+// The training loop. A step is a pure function of (weights, optimizer state, step number): data order and dropout come
+// from counters, so a run that is killed and resumed continues the same curve bit for bit.
+#include <fmt/format.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/process_memory.h"
+#include "core/progress.h"
+#include "core/threads.h"
+#include "model/weight_files.h"
+#include "train/checkpoint.h"
+#include "train/metrics.h"
+#include "train/run_files.h"
+#include "train/stepper.h"
+#include "train/training_job.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// The first signal asks for a stop at the next step's end, the second ends the process at once.
+std::atomic<int> g_stop_requests = 0;
+
+void on_signal(int) {
+  if (g_stop_requests.fetch_add(1) > 0) ::_exit(int(ErrorKind::kInterrupted));
+}
+
+class SignalGuard {
+ public:
+  SignalGuard() {
+    g_stop_requests = 0;
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    ::sigaction(SIGINT, &action, &old_int_);
+    ::sigaction(SIGTERM, &action, &old_term_);
+  }
+  ~SignalGuard() {
+    ::sigaction(SIGINT, &old_int_, nullptr);
+    ::sigaction(SIGTERM, &old_term_, nullptr);
+  }
+  bool stop_requested() const { return g_stop_requests > 0; }
+
+ private:
+  struct sigaction old_int_, old_term_;
+};
+
+struct Resume {
+  fs::path checkpoint;
+  uint64_t step = 0;
+  Json state;
+};
+
+class Trainer {
+ public:
+  Trainer(TrainingJob job, std::optional<Resume> resume, const std::function<void(const StepMetrics&)>& on_step);
+  TrainSummary run();
+
+ private:
+  std::vector<CheckpointTensor> checkpoint_tensors() const;
+  void load();
+  void check_same_run(const Json& state) const;
+  Json fingerprint() const;
+
+  void step(const StepBatch& batch);
+  void evaluate(uint64_t step);
+  bool improved(const std::map<std::string, double>& metrics);
+  void save(uint64_t step);
+  void save_model();
+  TrainSummary summary() const;
+  double epoch_of(uint64_t step) const { return double(step) / double(job_.steps_per_epoch); }
+  fs::path output() const { return job_.options.output_dir; }
+
+  TrainingJob job_;
+  std::optional<Resume> resume_;
+  const std::function<void(const StepMetrics&)>& on_step_;
+  Stepper stepper_;
+  std::unique_ptr<BatchStream> validation_;
+  ClassificationMetrics metrics_;
+
+  // State that a checkpoint carries besides weights and moments.
+  double loss_sum_ = 0;
+  std::optional<double> best_;
+  int64_t evaluations_without_improvement_ = 0;
+
+  uint64_t first_step_ = 0, steps_done_ = 0, examples_ = 0, tokens_ = 0;
+  double train_seconds_ = 0;
+  std::map<std::string, double> last_eval_;
+  std::unique_ptr<MetricsLog> log_;
+  bool stopped_early_ = false;
+};
+
+Trainer::Trainer(TrainingJob job, std::optional<Resume> resume, const std::function<void(const StepMetrics&)>& on_step)
+    : job_(std::move(job)),
+      resume_(std::move(resume)),
+      on_step_(on_step),
+      stepper_(*job_.model, job_.plan),
+      metrics_(job_.folder.config.labels.size()) {
+  if (job_.eval_every > 0) validation_ = std::make_unique<BatchStream>(*job_.validation, job_.validation_batches());
+  load();
+  log_ = std::make_unique<MetricsLog>(output() / "metrics.jsonl", first_step_);
+}
+
+std::vector<CheckpointTensor> Trainer::checkpoint_tensors() const {
+  const auto bytes = [](std::span<float> values) { return std::as_writable_bytes(values); };
+  return {{"weights", DType::kF32, bytes(stepper_.all_weights())},
+          {"first_moments", DType::kF32, bytes(stepper_.all_first_moments())},
+          {"second_moments", DType::kF32, bytes(stepper_.all_second_moments())}};
+}
+
+void Trainer::load() {
+  if (!resume_) {
+    const LoadReport report = load_weights(WeightFolder(job_.options.model), job_.model->parameters(), stepper_.weight_memory(), job_.load);
+    if (!report.made_new.empty()) {
+      say(fmt::format("not in the model's files, so made new: {} (seed {})", fmt::join(report.made_new, ", "),
+                      job_.options.seed));
+    }
+    if (!report.unused.empty()) {
+      say(fmt::format("in the model's files, not used here: {} tensors ({}{})", report.unused.size(), report.unused[0],
+                      report.unused.size() > 1 ? ", ..." : ""));
+    }
+    return;
+  }
+  check_same_run(resume_->state);
+  load_checkpoint_tensors(resume_->checkpoint, checkpoint_tensors());
+  first_step_ = resume_->step;
+  loss_sum_ = resume_->state.at("loss_sum");
+  if (!resume_->state.at("best").is_null()) best_ = resume_->state.at("best").get<double>();
+  evaluations_without_improvement_ = resume_->state.at("evaluations_without_improvement");
+  last_eval_ = resume_->state.at("eval").get<std::map<std::string, double>>();
+  say(fmt::format("resumed from {} (step {})", resume_->checkpoint.string(), first_step_));
+}
+
+// Everything that decides the numbers besides the weights.
+Json Trainer::fingerprint() const {
+  const TrainOptions& o = job_.options;
+  return {{"data", job_.train->fingerprint()},
+          {"seed", o.seed},
+          {"batch_size", o.batch_size},
+          {"total_steps", job_.total_steps},
+          {"learning_rate", o.learning_rate},
+          {"weight_decay", o.weight_decay},
+          {"schedule", o.lr_scheduler_type},
+          {"warmup_steps", job_.schedule.warmup_steps},
+          {"max_grad_norm", o.max_grad_norm},
+          {"labels", job_.folder.config.labels}};
+}
+
+void Trainer::check_same_run(const Json& state) const {
+  const Json now = fingerprint();
+  for (const auto& [name, value] : state.at("run").items()) {
+    if (now.at(name) == value) continue;
+    if (name == "data") {
+      fail(ErrorKind::kInput, "{}: the file, the tokenizer or --max-length changed since {}", job_.options.train,
+           resume_->checkpoint.string());
+    }
+    throw Error(ErrorKind::kUsage,
+                fmt::format("{} was trained with {} = {}, now it is {}", resume_->checkpoint.string(), name, value.dump(),
+                            now.at(name).dump()),
+                "resume with the same flags, or start a new run");
+  }
+  if (state.at("threads") != num_threads()) {
+    warn(fmt::format("resumed with {} threads instead of {}: results may differ by rounding", num_threads(),
+                     state.at("threads").dump()));
+  }
+}
+
+void Trainer::step(const StepBatch& batch) {
+  const auto start = Clock::now();
+  const TrainOptions& o = job_.options;
+  const double learning_rate = job_.schedule.rate(batch.step);
+  stepper_.begin(o.seed, batch.examples);
+  for (const MicroBatch& micro : batch.micro_batches) stepper_.accumulate(micro.view());
+  const StepResult result = stepper_.update({.learning_rate = learning_rate,
+                                             .beta1 = o.adam_beta1,
+                                             .beta2 = o.adam_beta2,
+                                             .epsilon = o.adam_epsilon,
+                                             .weight_decay = o.weight_decay,
+                                             .step = int64_t(batch.step) + 1},
+                                            o.max_grad_norm);
+  const StepMetrics metrics{.step = batch.step + 1,
+                            .epoch = epoch_of(batch.step + 1),
+                            .loss = result.loss,
+                            .learning_rate = learning_rate,
+                            .grad_norm = result.gradient_norm,
+                            .seconds = seconds_since(start),
+                            .tokens = batch.tokens,
+                            .examples = batch.examples};
+  loss_sum_ += result.loss;
+  examples_ += batch.examples;
+  tokens_ += batch.tokens;
+  train_seconds_ += metrics.seconds;
+  ++steps_done_;
+  log_->step(metrics);
+  if (on_step_) on_step_(metrics);
+}
+
+void Trainer::evaluate(uint64_t step) {
+  metrics_.reset();
+  double* loss = stepper_.scoring().scalar(job_.plan.scoring->loss);
+  *loss = 0;
+  const StepContext context{.loss_scale = 1.0f / float(job_.validation->rows())};
+  Progress progress("evaluating", job_.validation->rows(), "examples");
+  while (metrics_.examples() < job_.validation->rows()) {  // the stream goes over the data again and again
+    const StepBatch* batch = nullptr;
+    validation_->next(batch);
+    for (const MicroBatch& micro : batch->micro_batches) {
+      const Batch view = micro.view();
+      stepper_.scoring().run(view, context);
+      const Tensor logits = stepper_.scoring().tensor(job_.plan.scoring->result);
+      for (int64_t row = 0; row < logits.rows; ++row) {
+        metrics_.add(view.labels[row], argmax({logits.f32() + row * logits.cols, size_t(logits.cols)}));
+      }
+    }
+    progress.update(metrics_.examples());
+  }
+  last_eval_ = metrics_.all();
+  last_eval_["loss"] = *loss;
+  log_->evaluation(step, epoch_of(step), last_eval_);
+  say(fmt::format("step {}: validation loss {:.4f}, accuracy {:.4f}, f1 {:.4f}, matthews {:.4f}", step, *loss,
+                  last_eval_["accuracy"], last_eval_["f1"], last_eval_["matthews_correlation"]));
+}
+
+bool Trainer::improved(const std::map<std::string, double>& metrics) {
+  std::string name = job_.options.metric_for_best_model;
+  if (name.rfind("eval_", 0) == 0) name = name.substr(5);
+  const auto found = metrics.find(name);
+  if (found == metrics.end()) {
+    fail(ErrorKind::kUsage, "--metric-for-best-model {} is not measured; there are loss, accuracy, f1, f1_macro, f1_micro "
+         "and matthews_correlation", job_.options.metric_for_best_model);
+  }
+  const bool greater = job_.options.greater_is_better.value_or(name != "loss");
+  const double value = found->second;
+  const bool better = !best_ || (greater ? value > *best_ : value < *best_);
+  if (better) best_ = value;
+  evaluations_without_improvement_ = better ? 0 : evaluations_without_improvement_ + 1;
+  return better;
+}
+
+void Trainer::save(uint64_t step) {
+  CheckpointContents contents;
+  contents.step = step;
+  contents.state = {{"run", fingerprint()},
+                    {"threads", num_threads()},
+                    {"micro_batch_tokens", job_.plan.capacity.tokens},
+                    {"recomputed_layers", job_.plan.recomputed_layers},
+                    {"loss_sum", loss_sum_},
+                    {"best", best_ ? Json(*best_) : Json(nullptr)},
+                    {"evaluations_without_improvement", evaluations_without_improvement_},
+                    {"eval", last_eval_}};
+  contents.tensors = checkpoint_tensors();
+  save_checkpoint(output() / "checkpoints", contents, int(job_.options.save_total_limit));
+}
+
+void Trainer::save_model() {
+  const TrainOptions& o = job_.options;
+  if (o.load_best_model_at_end && fs::exists(output() / "best")) {
+    load_weights(WeightFolder(output() / "best"), job_.model->parameters(), stepper_.weight_memory(), job_.load);
+  }
+  save_model_folder(output(), job_.folder.config, *job_.folder.tokenizer, job_.model->parameters(),
+                    stepper_.weight_memory());
+}
+
+TrainSummary Trainer::run() {
+  const SignalGuard signals;
+  BatchStream batches(*job_.train, job_.train_batches(first_step_));
+  {
+    Progress progress("training", job_.total_steps, "steps");
+    uint64_t last_saved = first_step_;
+    for (const StepBatch* batch; !stopped_early_ && batches.next(batch);) {
+      step(*batch);
+      const uint64_t done = batch->step + 1;
+      const bool last = done == job_.total_steps;
+      progress.update(done, fmt::format("loss {:.4f}, {:.0f} tokens/s", loss_sum_ / double(done),
+                                        double(tokens_) / train_seconds_));
+      const TrainOptions& o = job_.options;
+      if (o.logging_steps > 0 && done % uint64_t(o.logging_steps) == 0) {
+        say(fmt::format("step {}/{}: mean loss {:.4f}, {:.0f} tokens/s", done, job_.total_steps, loss_sum_ / double(done),
+                        double(tokens_) / train_seconds_));
+      }
+      if (job_.eval_every > 0 && (last || done % job_.eval_every == 0)) {
+        evaluate(done);
+        const bool better = improved(last_eval_);
+        if (better && o.load_best_model_at_end) {
+          save_model_folder(output() / "best", job_.folder.config, *job_.folder.tokenizer, job_.model->parameters(),
+                            stepper_.weight_memory());
+        }
+        stopped_early_ =
+            o.early_stopping_patience > 0 && evaluations_without_improvement_ >= o.early_stopping_patience;
+      }
+      if (job_.save_every > 0 && (last || stopped_early_ || done % job_.save_every == 0)) {
+        save(done);
+        last_saved = done;
+      }
+      if (signals.stop_requested() && !last) {
+        if (last_saved != done) save(done);
+        throw Error(ErrorKind::kInterrupted, fmt::format("stopped at step {} of {}; saved", done, job_.total_steps),
+                    "--resume-from-checkpoint latest goes on from here");
+      }
+    }
+  }
+  if (stopped_early_) say(fmt::format("stopped early: {} evaluations without improvement", evaluations_without_improvement_));
+  save_model();
+  return summary();
+}
+
+TrainSummary Trainer::summary() const {
+  TrainSummary summary;
+  summary.plan = job_.summary;
+  summary.steps = first_step_ + steps_done_;
+  summary.examples = examples_;
+  summary.tokens = tokens_;
+  summary.train_loss = summary.steps > 0 ? loss_sum_ / double(summary.steps) : 0;
+  summary.seconds = train_seconds_;
+  summary.tokens_per_second = train_seconds_ > 0 ? double(tokens_) / train_seconds_ : 0;
+  summary.examples_per_second = train_seconds_ > 0 ? double(examples_) / train_seconds_ : 0;
+  summary.measured_peak_bytes = peak_resident_bytes();
+  summary.measured_arena_bytes = stepper_.arena().resident_bytes();
+  summary.eval = last_eval_;
+  summary.stopped_early = stopped_early_;
+  return summary;
+}
+
+// A folder that already holds a run is not written over by accident.
+void check_output_folder(const TrainOptions& options) {
+  if (options.output_dir.empty()) fail(ErrorKind::kUsage, "--output-dir is missing: where the trained model is to be written");
+  const fs::path output = options.output_dir;
+  make_directories(output);
+  const bool holds_run = fs::exists(output / "metrics.jsonl") || fs::exists(output / "checkpoints");
+  if (holds_run && options.resume_from_checkpoint.empty() && !options.overwrite_output_dir) {
+    throw Error(ErrorKind::kUsage, fmt::format("{}: holds an earlier run", output.string()),
+                "--resume-from-checkpoint latest goes on with it, --overwrite-output-dir starts anew");
+  }
+}
+
+std::optional<Resume> find_resume(const TrainOptions& options) {
+  const fs::path checkpoints = fs::path(options.output_dir) / "checkpoints";
+  if (fs::exists(checkpoints)) clean_stale(checkpoints);
+  if (options.resume_from_checkpoint.empty()) {
+    fs::remove_all(checkpoints);
+    fs::remove_all(fs::path(options.output_dir) / "best");
+    return std::nullopt;
+  }
+  Resume resume;
+  if (options.resume_from_checkpoint == "latest") {
+    const auto latest = fs::exists(checkpoints) ? latest_checkpoint(checkpoints) : std::nullopt;
+    if (!latest) {
+      throw Error(ErrorKind::kInput, fmt::format("{}: no checkpoint to resume from", checkpoints.string()),
+                  "leave --resume-from-checkpoint out to start from the beginning");
+    }
+    resume.checkpoint = *latest;
+  } else {
+    resume.checkpoint = options.resume_from_checkpoint;
+    verify_checkpoint(resume.checkpoint);
+  }
+  resume.step = read_checkpoint_step(resume.checkpoint);
+  resume.state = read_checkpoint_state(resume.checkpoint);
+  return resume;
+}
+
+}  // namespace
+
+TrainSummary train(const TrainOptions& options, const std::function<void(const StepMetrics&)>& on_step) {
+  check_output_folder(options);
+  const FolderLock lock(options.output_dir);
+  std::optional<Resume> resume = find_resume(options);
+  std::optional<PlanChoice> preferred;
+  if (resume) preferred = {resume->state.at("micro_batch_tokens"), resume->state.at("recomputed_layers")};
+  TrainingJob job = prepare_training(options, preferred);
+  if (!job.summary.fits) {
+    throw Error(ErrorKind::kBudget, job.summary.to_text(),
+                fmt::format("the least that works is --memory {}", job.summary.minimum_budget_bytes));
+  }
+  say(job.summary.to_text());
+  TrainSummary summary = Trainer(std::move(job), std::move(resume), on_step).run();
+  write_file_atomically(fs::path(options.output_dir) / "run.json", summary.to_json() + "\n");
+  return summary;
+}
+
+std::string TrainSummary::to_json() const {
+  OrderedJson json = {{"version", SNUG_VERSION},
+                      {"steps", steps},
+                      {"examples", examples},
+                      {"tokens", tokens},
+                      {"seconds", seconds},
+                      {"tokens_per_second", tokens_per_second},
+                      {"examples_per_second", examples_per_second},
+                      {"train_loss", train_loss},
+                      {"stopped_early", stopped_early},
+                      {"predicted_peak_bytes", plan.peak_bytes},
+                      {"measured_peak_bytes", measured_peak_bytes},
+                      {"predicted_arena_bytes", plan.arena_bytes},
+                      {"measured_arena_bytes", measured_arena_bytes}};
+  for (const auto& [name, value] : eval) json["eval_" + name] = value;
+  json["plan"] = OrderedJson::parse(plan.to_json());
+  return json.dump(2);
+}
+
+}  // namespace snug

@@ -1,0 +1,64 @@
+"""Promise 1: the plan is the run. Random models, texts, batches and budgets; peak memory is measured by the program itself
+(run.json) and by the kernel's account of the finished process."""
+import json
+import os
+import unittest
+
+from harness import MIB, SnugTest, run, write_csv
+
+CONFIGURATIONS = 40
+
+
+class MemoryPromise(SnugTest):
+    def draw(self, i):
+        rng = self.rng
+        heads = rng.choice([1, 2, 4, 8])
+        hidden = heads * rng.choice([8, 16, 24, 32, 64])
+        positions = rng.choice([16, 40, 64, 128, 256])
+        model = self.init(f"model-{i}", hidden=hidden, heads=heads, layers=rng.randint(1, 5), positions=positions,
+                          vocab=rng.choice([150, 400, 2000]))
+        data = write_csv(self.path(f"train-{i}.csv"), rng.randint(3, 400), rng, longest=rng.choice([3, 10, 40, positions]),
+                         labels=["a", "b", "c"][:rng.randint(2, 3)])
+        flags = ["--model", model, "--train", data, "--batch-size", rng.choice([1, 3, 8, 32, 64]), "--seed", i, *self.cache()]
+        if rng.random() < 0.3:
+            flags += ["--validation", data]
+        return flags
+
+    def train(self, i, flags, budget, expect=0):
+        output = self.path(f"out-{i}-{budget}")
+        result = run("train", *flags, "--max-steps", 4, "--memory", budget, "--output-dir", output, expect=expect)
+        if expect != 0:
+            return None
+        with open(os.path.join(output, "run.json")) as f:
+            report = json.load(f)
+        self.assertEqual(report["measured_arena_bytes"], report["predicted_arena_bytes"])
+        for measured in (report["measured_peak_bytes"], result.peak_bytes):
+            self.assertLessEqual(measured, budget, "above the budget")
+            self.assertLessEqual(abs(measured - report["predicted_peak_bytes"]), 0.05 * report["predicted_peak_bytes"],
+                                 f"planned {report['predicted_peak_bytes']}, measured {measured}")
+        return report
+
+    def test_random_configurations(self):
+        for i in range(CONFIGURATIONS):
+            with self.subTest(configuration=i):
+                flags = self.draw(i)
+                plan = run("plan", *flags, "--memory", "100GiB", "--json").json()
+                least = plan["minimum_budget_bytes"]
+                self.assertEqual(sum(item["bytes"] for item in plan["items"]), plan["peak_bytes"])
+                self.assertLessEqual(least, plan["peak_bytes"] + MIB)
+                self.train(i, flags, least + int((plan["peak_bytes"] - least + MIB) * self.rng.random()))
+
+    def test_the_printed_minimum_runs_and_one_mebibyte_less_is_refused(self):
+        for i in range(8):
+            with self.subTest(configuration=i):
+                flags = self.draw(100 + i)
+                least = run("plan", *flags, "--json").json()["minimum_budget_bytes"]
+                self.train(100 + i, flags, least)
+                self.train(100 + i, flags, least - MIB, expect=4)
+                refused = run("plan", *flags, "--memory", least - MIB, "--json", expect=4).json()
+                self.assertFalse(refused["fits"])
+                self.assertLess(abs(refused["minimum_budget_bytes"] - least), MIB)
+
+
+if __name__ == "__main__":
+    unittest.main()
