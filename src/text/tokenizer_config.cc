@@ -2,6 +2,7 @@
 // whatever the Python class was given, so, unlike tokenizer.json, keys that do not concern the ids
 // are read over; those that would are refused.
 #include <algorithm>
+#include <unordered_map>
 
 #include "core/error.h"
 #include "core/progress.h"
@@ -54,18 +55,19 @@ void apply_added_tokens(const JsonFields& fields, const std::string& origin,
                         std::vector<AddedToken>& added) {
   if (!fields.find("added_tokens_decoder")) return;
   const JsonFields entries = fields.object("added_tokens_decoder");
+  std::unordered_map<int32_t, size_t> place_of;
+  for (size_t i = 0; i < added.size(); ++i) place_of.emplace(added[i].id, i);
   for (const auto& [key, entry] : entries.json().items()) {
     AddedToken token = parse_added_token(JsonFields(entry, origin, entries.name(key)));
     token.id = parse_id_key(key, entries);
-    const auto same = [&](const AddedToken& known) { return known.id == token.id; };
-    const auto it = std::find_if(added.begin(), added.end(), same);
-    if (it == added.end()) {
+    const auto [it, fresh] = place_of.try_emplace(token.id, added.size());
+    if (fresh) {
       added.push_back(std::move(token));
-    } else if (it->content != token.content) {
-      fail(ErrorKind::kInput, "{}: {} is \"{}\", but that id is \"{}\"", origin, entries.name(key),
-           token.content, it->content);
+    } else if (AddedToken& known = added[it->second]; known.content == token.content) {
+      known = std::move(token);
     } else {
-      *it = std::move(token);
+      fail(ErrorKind::kInput, "{}: {} is \"{}\", but that id is \"{}\"", origin, entries.name(key),
+           token.content, known.content);
     }
   }
   std::sort(added.begin(), added.end(),

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <unordered_set>
 
 #include "core/error.h"
 #include "text/truncation.h"
@@ -34,7 +35,11 @@ size_t count_specials(const Template& pieces) {
 int32_t check_added_tokens(const std::vector<AddedToken>& added, const Vocabulary& vocabulary,
                            std::string_view origin) {
   int32_t next = vocabulary.size();
+  std::unordered_set<std::string_view> seen;
   for (const AddedToken& token : added) {
+    if (!seen.insert(token.content).second) {
+      fail(ErrorKind::kInput, "{}: added token \"{}\" occurs twice", origin, token.content);
+    }
     const int32_t known = vocabulary.find(token.content);
     const int32_t expected = known >= 0 ? known : next++;
     if (token.content.empty())
@@ -159,9 +164,7 @@ WordPieceTokenizer::Scratch& WordPieceTokenizer::scratch() {
 std::string_view WordPieceTokenizer::token(int32_t id) const {
   SNUG_CHECK(id >= 0 && id < vocab_size_);
   if (id < vocabulary_.size()) return vocabulary_.token(id);
-  const auto it = std::find_if(spec_.added.begin(), spec_.added.end(),
-                               [id](const AddedToken& t) { return t.id == id; });
-  return it->content;
+  return spec_.added[spec_.added.size() - (vocab_size_ - id)].content;  // sorted by id, no gaps
 }
 
 int32_t WordPieceTokenizer::find(std::string_view token) const {

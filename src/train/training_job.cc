@@ -79,11 +79,6 @@ DatasetOptions dataset_options(const TrainingJob& job) {
 void open_data(TrainingJob& job) {
   const TrainOptions& o = job.options;
   DatasetOptions data = dataset_options(job);
-  const uint64_t needed = resident_bytes() + Dataset::build_bytes(data.threads);
-  if (const uint64_t budget = effective_budget(o.memory_bytes); budget < needed) {
-    fail(ErrorKind::kBudget, "reading the data takes {} with the program itself, the budget is {}", format_bytes(needed),
-         format_bytes(budget));
-  }
   const LabelSet trained = o.ignore_mismatched_sizes ? LabelSet{} : job.folder.trained_labels();
   if (!trained.names.empty()) data.known_labels = &trained;
   job.train = std::make_unique<Dataset>(Dataset::open(o.train, *job.folder.tokenizer, data));

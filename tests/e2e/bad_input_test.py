@@ -40,7 +40,7 @@ WEIGHT_FILES = {
     "7 dtype twice": (safetensors(b'{"a":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}}', b"1234"), "dtype"),
     "8 overlap": (safetensors({"a": tensor(0, 8), "b": tensor(4, 12)}, b"x" * 12), "b"),
     "9 hole": (safetensors({"a": tensor(0, 4), "b": tensor(8, 12)}, b"x" * 12), "b"),
-    "9 trailing bytes": (safetensors({"a": tensor(0, 4)}, b"x" * 9), "9"),
+    "9 trailing bytes": (safetensors({"a": tensor(0, 4)}, b"x" * 9), "5 bytes after"),
     "10 end before begin": (safetensors({"a": tensor(8, 4, [1])}, b"x" * 8), "a"),
     "10 beyond the data": (safetensors({"a": tensor(0, 400)}, b"x" * 4), "400"),
     "10 negative": (safetensors({"a": tensor(-4, 0, [1])}, b"x" * 4), "a"),
