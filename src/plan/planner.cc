@@ -11,7 +11,7 @@ namespace {
 
 // Heap growth that no table counts: graph nodes, executor tables, log lines, stacks. Measured with the smallest and the
 // largest models of the tests; generous, because it is the only figure here that is not derived.
-constexpr uint64_t kSlackBytes = 1536 << 10;
+constexpr uint64_t kSlackBytes = 512 << 10;
 
 // The printed minimum leaves this much room for the few pages by which two starts of one program differ. A budget is
 // accepted this much below the printed minimum and not further.

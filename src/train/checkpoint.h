@@ -18,7 +18,7 @@ namespace snug {
 
 // All the memory that saving, verifying or loading takes beside the caller's tensors and the
 // manifest.
-inline constexpr size_t kCheckpointBufferBytes = 1 << 20;
+inline constexpr size_t kCheckpointBufferBytes = 256 << 10;
 
 struct CheckpointTensor {
   std::string name;

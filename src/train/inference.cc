@@ -137,8 +137,8 @@ Runner::Runner(const RunnerOptions& options) : folder_(open(options.common)) {
 void Runner::make_plan_and_load(const RunnerOptions& options) {
   const WeightFolder files(options.common.model);
   check_weights(files, model_->parameters(), {});
-  const Overhead overhead = measure_overhead(model_->largest_product_side());
   const int64_t longest = int64_t(text_length(options.common, model_->max_length()));
+  const Overhead overhead = measure_overhead(model_->largest_product_side(), std::max(longest, kUsefulTokens));
   PlanRequest request;
   request.model = model_.get();
   request.graph = options.graph;

@@ -15,8 +15,6 @@ namespace {
 
 // Two sequences, long enough to reach the blocked paths of the kernels.
 constexpr int64_t kLength = 40, kSequences = 2, kTokens = kLength * kSequences;
-// Rows enough for the matrix library to use all its buffers.
-constexpr int64_t kProductRows = 512;
 
 BertConfig miniature() {
   BertConfig config;
@@ -75,9 +73,9 @@ void rehearse() {
 
 }  // namespace
 
-Overhead measure_overhead(int64_t largest_product_side) {
+Overhead measure_overhead(int64_t largest_product_side, int64_t most_rows) {
   rehearse();
-  warm_up_products(largest_product_side, kProductRows);
+  warm_up_products(largest_product_side, most_rows);
   trim_allocator();
   return {resident_bytes(), peak_resident_bytes()};
 }

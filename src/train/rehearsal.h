@@ -12,7 +12,7 @@ struct Overhead {
   uint64_t startup_peak_bytes = 0;  // the most so far
 };
 
-// `largest_product_side`: of the real model's weight matrices, which size the matrix library's buffers.
-Overhead measure_overhead(int64_t largest_product_side);
+// The largest side of the real model's weight matrices and the most rows they will meet size the matrix library's buffers.
+Overhead measure_overhead(int64_t largest_product_side, int64_t most_rows);
 
 }  // namespace snug

@@ -183,7 +183,7 @@ void add_alternatives(PlanRequest request, PlanSummary& summary) {
 }
 
 void plan_job(TrainingJob& job, const std::optional<PlanChoice>& preferred) {
-  const Overhead overhead = measure_overhead(job.model->largest_product_side());
+  const Overhead overhead = measure_overhead(job.model->largest_product_side(), workload_of(job).step_tokens);
   PlanRequest request = plan_request(job, overhead);
   if (preferred) {
     PlanRequest same = request;

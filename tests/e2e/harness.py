@@ -11,6 +11,14 @@ SNUG = os.environ.get("SNUG", os.path.join(ROOT, "build", "bin", "snug"))
 SHARED = os.environ.get("SNUG_SHARED", os.path.join(os.path.dirname(ROOT), "shared"))
 MIB = 1 << 20
 
+
+def _spawn_floor():
+    """A child's account begins with what its parent occupied; below that it says nothing about the child."""
+    _, _, usage = os.wait4(subprocess.Popen(["true"]).pid, 0)
+    return usage.ru_maxrss * 1024
+
+
+
 WORDS = ("time year people way day man thing woman life child world school state family student group country problem hand "
          "part place case week company system program question work government number night point home water room mother "
          "area money story fact month lot right study book eye job word business issue side kind head house service").split()
@@ -23,6 +31,8 @@ def needs_shared(path):
 
 
 class Result:
+    """peak_bytes is the kernel's account of the process, None where the process is too small for it to tell."""
+
     def __init__(self, code, out, err, peak_bytes):
         self.code, self.out, self.err, self.peak_bytes = code, out, err, peak_bytes
 
@@ -39,8 +49,9 @@ def run(*args, expect=0, env=None, stdin=None):
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         err.seek(0)
+        peak = usage.ru_maxrss * 1024
         result = Result(process.returncode, out.read().decode(errors="replace"), err.read().decode(errors="replace"),
-                        usage.ru_maxrss * 1024)
+                        peak if peak > _spawn_floor() else None)
     if expect is not None and result.code != expect:
         raise AssertionError(f"snug {' '.join(map(str, args))}\nexit code {result.code}, expected {expect}\n{result.err}")
     return result

@@ -20,7 +20,7 @@ class Scale(SnugTest):
         with open(os.path.join(output, "run.json")) as f:
             measured = json.load(f)["measured_peak_bytes"]
         os.remove(data)
-        return max(measured, result.peak_bytes)
+        return max(measured, result.peak_bytes or 0)
 
     def test_two_million_rows_take_what_twenty_thousand_take(self):
         self.model = self.init()
