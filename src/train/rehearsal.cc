@@ -54,14 +54,14 @@ struct MiniatureBatch {
 
 void rehearse() {
   const auto model = make_bert(miniature(), Head::kClassifier);
-  const Plan plan = make_plan({.model = model.get(),
-                               .graph = {},
-                               .workload = {.batch_size = kSequences, .longest = kLength, .step_tokens = kTokens},
-                               .process = {.buffer_bytes = [](const Dims&) { return uint64_t{0}; }},
-                               .budget_bytes = uint64_t{1} << 40,
-                               .threads = num_threads(),
-                               .pinned_recompute = 1,
-                               .pinned_capacity = std::nullopt});
+  PlanRequest request;
+  request.model = model.get();
+  request.workload = {.batch_size = kSequences, .longest = kLength, .step_tokens = kTokens};
+  request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
+  request.budget_bytes = uint64_t{1} << 40;
+  request.threads = num_threads();
+  request.pinned_recompute = 1;
+  const Plan plan = make_plan(request);
   Stepper stepper(*model, plan);
   MiniatureBatch data;
   const Batch batch = data.view();
