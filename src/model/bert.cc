@@ -182,7 +182,7 @@ class Bert::Builder {
     graph_.begin_segment("embeddings");
     const ValueId y = tokens("embeddings", config_.hidden_size), stats = saved("embeddings.stats", 2);
     graph_.add_node(embedding({.hidden = config_.hidden_size, .eps = float(config_.layer_norm_eps),
-                               .dropout = hidden_dropout(), .site = 0}),
+                               .dropout = hidden_dropout(), .site = 0, .padding_id = config_.pad_token_id}),
                     {parameter(bert_.word_), parameter(bert_.position_), parameter(bert_.type_),
                      parameter(bert_.embedding_norm_.gamma), parameter(bert_.embedding_norm_.beta)},
                     {y, stats});

@@ -22,6 +22,7 @@ struct EmbeddingTables {
 struct EmbeddingArguments {
   size_t hidden;
   size_t position_offset;
+  int32_t padding_id;
   float eps;
   DropoutMask mask;
   const Batch* batch;
@@ -137,7 +138,7 @@ void EmbeddingScatter(const EmbeddingArguments& a, int64_t tokens, size_t begin,
   };
   const Batch& batch = *a.batch;
   for (int64_t t = 0; t < tokens; ++t) {
-    if (a.gradients.word) add(a.gradients.word, size_t(batch.ids[t]), t);
+    if (a.gradients.word && batch.ids[t] != a.padding_id) add(a.gradients.word, size_t(batch.ids[t]), t);
     if (a.gradients.position) {
       add(a.gradients.position, size_t(batch.positions[t]) + a.position_offset, t);
     }
@@ -164,6 +165,7 @@ HWY_EXPORT(EmbeddingScatter);
 EmbeddingArguments arguments(const EmbeddingSpec& spec, const Call& call) {
   return {.hidden = size_t(spec.hidden),
           .position_offset = size_t(spec.position_offset),
+          .padding_id = int32_t(spec.padding_id),
           .eps = spec.eps,
           .mask = dropout_mask(spec.dropout, spec.site, *call.step),
           .batch = call.batch,
