@@ -138,6 +138,7 @@ void Runner::make_plan_and_load(const RunnerOptions& options) {
   const WeightFolder files(options.common.model);
   check_weights(files, model_->parameters(), {});
   const int64_t longest = int64_t(text_length(options.common, model_->max_length()));
+  rehearse();
   const Overhead overhead = measure_overhead(model_->largest_product_side(), std::max(longest, kUsefulTokens));
   PlanRequest request;
   request.model = model_.get();

@@ -12,7 +12,12 @@ struct Overhead {
   uint64_t startup_peak_bytes = 0;  // the most so far
 };
 
+// Runs the miniature. Called before data is read: what it takes and gives back again is more than reading takes, so the
+// most the process occupies until then does not depend on whether the data was read before.
+void rehearse();
+
 // The largest side of the real model's weight matrices and the most rows they will meet size the matrix library's buffers.
+// Call after rehearse().
 Overhead measure_overhead(int64_t largest_product_side, int64_t most_rows);
 
 }  // namespace snug

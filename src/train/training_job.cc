@@ -247,6 +247,7 @@ TrainingJob prepare_training(const TrainOptions& options, const std::optional<Pl
   TrainingJob job;
   job.options = options;
   job.folder = open_model_folder(options.model);
+  rehearse();
   open_data(job);
   set_schedule(job);
   job.model = make_bert(with_dropout(options, job.folder.config), Head::kClassifier);

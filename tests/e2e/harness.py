@@ -14,7 +14,9 @@ MIB = 1 << 20
 
 def _spawn_floor():
     """A child's account begins with what its parent occupied; below that it says nothing about the child."""
-    _, _, usage = os.wait4(subprocess.Popen(["true"]).pid, 0)
+    process = subprocess.Popen(["true"])
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_maxrss * 1024
 
 
