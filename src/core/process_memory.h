@@ -17,6 +17,9 @@ uint64_t usable_memory_bytes();
 
 // Makes the allocator predictable: one heap, large blocks returned to the system at once.
 void settle_allocator();
+// Reads every page of the shared libraries once. The system maps a few neighbours with each page that is used, which
+// ones depends on chance; with all of them there, two starts of the program occupy the same.
+void touch_libraries();
 // Gives freed heap pages back, so that resident_bytes() shows what is really held.
 void trim_allocator();
 

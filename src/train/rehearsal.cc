@@ -57,6 +57,7 @@ struct MiniatureBatch {
 }  // namespace
 
 void rehearse() {
+  touch_libraries();
   const auto model = make_bert(miniature(), Head::kClassifier);
   PlanRequest request;
   request.model = model.get();
