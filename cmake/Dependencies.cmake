@@ -1,4 +1,5 @@
-# Every third-party library, once. scripts/packages.txt names the packages.
+# Every third-party library, once. scripts/packages.txt names the packages. Also installed: who links the static library
+# needs the same ones.
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(PkgConfig REQUIRED)
 find_package(fmt REQUIRED)
@@ -16,7 +17,7 @@ pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 find_library(OPENBLAS_LIBRARY libopenblas.a PATH_SUFFIXES openblas-openmp REQUIRED)
 find_path(OPENBLAS_INCLUDE cblas.h PATH_SUFFIXES
   openblas-openmp x86_64-linux-gnu/openblas-openmp aarch64-linux-gnu/openblas-openmp REQUIRED)
-add_library(snug_openblas INTERFACE)
+add_library(snug_openblas INTERFACE IMPORTED)
 target_include_directories(snug_openblas SYSTEM INTERFACE ${OPENBLAS_INCLUDE})
 target_link_libraries(snug_openblas INTERFACE ${OPENBLAS_LIBRARY} OpenMP::OpenMP_CXX m)
 
