@@ -12,6 +12,7 @@
 #include <string>
 
 #include "core/threads.h"
+#include "data/batch_builder.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "train/stepper.h"
@@ -42,34 +43,19 @@ BertConfig base_config() {
   return config;
 }
 
-struct Data {
-  std::vector<int32_t> ids, positions, type_ids, row_of, starts{0}, labels;
-  std::vector<uint64_t> samples;
-  int64_t longest = 0;
-
-  explicit Data(const std::vector<int64_t>& lengths) {
-    std::mt19937 random(1);
-    for (const int64_t length : lengths) {
-      for (int64_t t = 0; t < length; ++t) {
-        ids.push_back(int32_t(1000 + random() % 29000));
-        positions.push_back(int32_t(t));
-        row_of.push_back(int32_t(labels.size()));
-      }
-      starts.push_back(int32_t(ids.size()));
-      labels.push_back(int32_t(random() % 2));
-      samples.push_back(samples.size());
-      longest = std::max(longest, length);
-    }
-    type_ids.assign(ids.size(), 0);
+BatchBuilder random_batch(const std::vector<int64_t>& lengths) {
+  std::mt19937 random(1);
+  BatchBuilder batch;
+  for (const int64_t length : lengths) {
+    std::vector<int32_t> ids(static_cast<size_t>(length));
+    for (int32_t& id : ids) id = int32_t(1000 + random() % 29000);
+    batch.add(ids, {}, int32_t(random() % 2));
   }
-  Batch view() const {
-    return {{int64_t(ids.size()), int64_t(labels.size()), longest}, ids.data(), positions.data(), type_ids.data(),
-            row_of.data(), starts.data(), labels.data(), samples.data()};
-  }
-};
+  return batch;
+}
 
 void run(const std::string& name) {
-  const Data data(lengths_of(name));
+  const BatchBuilder data = random_batch(lengths_of(name));
   const Batch batch = data.view();
   const auto model = make_bert(base_config(), Head::kClassifier);
   PlanRequest request;

@@ -10,6 +10,8 @@ endif()
 if(SNUG_SANITIZE)
   target_compile_options(snug_flags INTERFACE -fsanitize=${SNUG_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(snug_flags INTERFACE -fsanitize=${SNUG_SANITIZE})
+  # Two vector targets are enough to look for bad accesses, and compile in half the time.
+  target_compile_definitions(snug_flags INTERFACE "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_AVX3|HWY_AVX3_DL)")
 endif()
 
 # snug_folder(name SOURCES a.cc ... TESTS a_test.cc ... USES folder ... LIBRARIES target ...)

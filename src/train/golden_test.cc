@@ -7,6 +7,7 @@
 
 #include "core/file.h"
 #include "core/json.h"
+#include "data/batch_builder.h"
 #include "model/config.h"
 #include "model/model.h"
 #include "model/safetensors.h"
@@ -20,36 +21,13 @@ namespace {
 
 const std::filesystem::path kFolder = std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden/bert-tiny";
 
-struct PackedRows {
-  std::vector<int32_t> ids, positions, type_ids, row_of, starts{0}, labels;
-  std::vector<uint64_t> samples;
-  int64_t longest = 0;
-
-  void add(const Json& row) {
-    const auto row_ids = row.at("ids").get<std::vector<int32_t>>();
-    for (size_t t = 0; t < row_ids.size(); ++t) {
-      ids.push_back(row_ids[t]);
-      type_ids.push_back(row.at("type_ids")[t]);
-      positions.push_back(int32_t(t));
-      row_of.push_back(int32_t(labels.size()));
-    }
-    starts.push_back(int32_t(ids.size()));
-    labels.push_back(row.at("label"));
-    samples.push_back(samples.size());
-    longest = std::max(longest, int64_t(row_ids.size()));
-  }
-  Batch view() const {
-    return {{int64_t(ids.size()), int64_t(labels.size()), longest}, ids.data(), positions.data(), type_ids.data(),
-            row_of.data(), starts.data(), labels.data(), samples.data()};
-  }
-};
-
 // Rows in order, a new micro-batch whenever the next row does not fit.
-std::vector<PackedRows> pack(const Json& rows, size_t capacity) {
-  std::vector<PackedRows> packed(1);
+std::vector<BatchBuilder> pack(const Json& rows, size_t capacity) {
+  std::vector<BatchBuilder> packed(1);
   for (const Json& row : rows) {
-    if (packed.back().ids.size() + row.at("ids").size() > capacity) packed.emplace_back();
-    packed.back().add(row);
+    const auto ids = row.at("ids").get<std::vector<int32_t>>(), types = row.at("type_ids").get<std::vector<int32_t>>();
+    if (size_t(packed.back().dims().tokens) + ids.size() > capacity) packed.emplace_back();
+    packed.back().add(ids, types, row.at("label"));
   }
   return packed;
 }
@@ -76,7 +54,7 @@ class Golden : public testing::TestWithParam<std::pair<int64_t, int>> {  // capa
   void accumulate(const Json& rows) {
     stepper_->begin(/*seed=*/1, rows.size());
     logits_.clear();
-    for (const PackedRows& micro : pack(rows, size_t(plan_.capacity.tokens))) {
+    for (const BatchBuilder& micro : pack(rows, size_t(plan_.capacity.tokens))) {
       stepper_->accumulate(micro.view());
       const Tensor logits = stepper_->training().tensor(plan_.step->result);
       logits_.insert(logits_.end(), logits.f32(), logits.f32() + logits.size());

@@ -9,6 +9,7 @@
 #include "core/process_memory.h"
 #include "core/progress.h"
 #include "core/threads.h"
+#include "data/batch_builder.h"
 #include "data/row_reader.h"
 #include "model/weight_files.h"
 #include "plan/planner.h"
@@ -25,64 +26,6 @@ namespace {
 // A micro-batch of this many tokens keeps all processors busy; more only takes memory.
 constexpr int64_t kUsefulTokens = 2048;
 constexpr int64_t kMaxSequences = 128;
-
-// Sequences collected until they fill a micro-batch. Takes its memory once.
-class Collector {
- public:
-  explicit Collector(const Dims& capacity) : capacity_(capacity) {
-    for (auto* list : {&ids_, &positions_, &type_ids_, &row_of_}) list->reserve(size_t(capacity.tokens));
-    starts_.reserve(size_t(capacity.sequences) + 1);
-    labels_.reserve(size_t(capacity.sequences));
-    samples_.reserve(size_t(capacity.sequences));
-    clear();
-  }
-  static uint64_t bytes(const Dims& d) {
-    return uint64_t(d.tokens) * 4 * sizeof(int32_t) + uint64_t(d.sequences + 1) * (2 * sizeof(int32_t) + sizeof(uint64_t));
-  }
-
-  bool has_room(size_t tokens) const {
-    return int64_t(ids_.size() + tokens) <= capacity_.tokens && int64_t(labels_.size()) < capacity_.sequences;
-  }
-  bool empty() const { return labels_.empty(); }
-  int32_t label(int64_t sequence) const { return labels_[size_t(sequence)]; }
-
-  void add(const Encoding& encoding, int32_t label) {
-    for (size_t t = 0; t < encoding.ids.size(); ++t) {
-      ids_.push_back(encoding.ids[t]);
-      type_ids_.push_back(encoding.type_ids[t]);
-      positions_.push_back(int32_t(t));
-      row_of_.push_back(int32_t(labels_.size()));
-    }
-    longest_ = std::max(longest_, int64_t(encoding.ids.size()));
-    starts_.push_back(int32_t(ids_.size()));
-    labels_.push_back(label);
-    samples_.push_back(0);
-  }
-
-  void clear() {
-    for (auto* list : {&ids_, &positions_, &type_ids_, &row_of_, &labels_}) list->clear();
-    samples_.clear();
-    starts_.assign(1, 0);
-    longest_ = 0;
-  }
-
-  Batch view() const {
-    return {.dims = {.tokens = int64_t(ids_.size()), .sequences = int64_t(labels_.size()), .longest = longest_},
-            .ids = ids_.data(),
-            .positions = positions_.data(),
-            .type_ids = type_ids_.data(),
-            .row_of = row_of_.data(),
-            .starts = starts_.data(),
-            .labels = labels_.data(),
-            .samples = samples_.data()};
-  }
-
- private:
-  Dims capacity_;
-  std::vector<int32_t> ids_, positions_, type_ids_, row_of_, starts_, labels_;
-  std::vector<uint64_t> samples_;
-  int64_t longest_ = 0;
-};
 
 struct RunnerOptions {
   CommonOptions common;
@@ -111,7 +54,7 @@ class Runner {
   Plan plan_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<Collector> collector_;
+  std::unique_ptr<BatchBuilder> pending_;  // sequences until they fill a micro-batch
   EncodeOptions encode_;
   Encoding encoding_;
 };
@@ -130,7 +73,7 @@ Runner::Runner(const RunnerOptions& options) : folder_(open(options.common)) {
   model_ = make_bert(folder_.config, options.head);
   make_plan_and_load(options);
   *reinterpret_cast<double*>(arena_->base() + plan_.layout.scalars) = 0;
-  collector_ = std::make_unique<Collector>(plan_.capacity);
+  pending_ = std::make_unique<BatchBuilder>(plan_.capacity);
   encode_.max_length = size_t(plan_.workload.longest);
 }
 
@@ -144,7 +87,7 @@ void Runner::make_plan_and_load(const RunnerOptions& options) {
   request.model = model_.get();
   request.graph = options.graph;
   request.workload = {.batch_size = kMaxSequences, .longest = longest, .step_tokens = std::max(longest, kUsefulTokens)};
-  request.process = {overhead.bytes, overhead.startup_peak_bytes, Collector::bytes};
+  request.process = {overhead.bytes, overhead.startup_peak_bytes, BatchBuilder::bytes};
   request.budget_bytes = effective_budget(options.common.memory_bytes);
   request.threads = num_threads();
   plan_ = make_plan(request);
@@ -169,18 +112,22 @@ void Runner::make_plan_and_load(const RunnerOptions& options) {
 
 void Runner::add(std::string_view text, std::optional<std::string_view> pair, int32_t label, const OnResult& on_result) {
   folder_.tokenizer->encode(text, pair, encode_, encoding_);
-  if (!collector_->has_room(encoding_.ids.size())) finish(on_result);
-  collector_->add(encoding_, label);
+  const Dims so_far = pending_->dims();
+  if (so_far.tokens + int64_t(encoding_.ids.size()) > plan_.capacity.tokens ||
+      so_far.sequences == plan_.capacity.sequences) {
+    finish(on_result);
+  }
+  pending_->add(encoding_.ids, encoding_.type_ids, label);
 }
 
 void Runner::finish(const OnResult& on_result) {
-  if (collector_->empty()) return;
-  executor_->run(collector_->view(), {});
+  if (pending_->empty()) return;
+  executor_->run(pending_->view(), {});
   const Tensor result = executor_->tensor(plan_.step->result);
   for (int64_t row = 0; row < result.rows; ++row) {
-    on_result({result.f32() + row * result.cols, size_t(result.cols)}, collector_->label(row));
+    on_result({result.f32() + row * result.cols, size_t(result.cols)}, pending_->label(row));
   }
-  collector_->clear();
+  pending_->clear();
 }
 
 std::unique_ptr<RowReader> open_input(const CommonOptions& options, const std::string& file, LabelNeed labels) {

@@ -66,12 +66,14 @@ void init_model(const InitOptions& options) {
   const auto model = make_bert(config, Head::kNone);
   const LoadOptions init{.seed = options.seed, .initializer_range = config.initializer_range};
   std::vector<float> values;  // one parameter at a time
-  save_model_folder(options.output_dir, config, *tokenizer, model->parameters(), [&](size_t i) {
+  make_directories(options.output_dir);
+  save_weights(options.output_dir, model->parameters(), [&](size_t i) {
     const Parameter& parameter = model->parameters()[i];
     values.resize(size_t(parameter.size()));
     initialize(parameter, values, init);
     return std::span<float>(values);
   });
+  save_description(options.output_dir, config, *tokenizer);
   say(fmt::format("{}: {} tokens, {} layers of {}, {:.1f} million parameters", options.output_dir, config.vocab_size,
                   config.num_hidden_layers, config.hidden_size, double(parameter_count(model->parameters())) / 1e6));
 }

@@ -36,12 +36,9 @@ LabelSet ModelFolder::trained_labels() const {
   return {config.labels};
 }
 
-void save_model_folder(const std::filesystem::path& path, const BertConfig& config, const Tokenizer& tokenizer,
-                       const ParameterTable& table, const ParameterMemory& memory) {
-  make_directories(path);
+void save_description(const std::filesystem::path& path, const BertConfig& config, const Tokenizer& tokenizer) {
   tokenizer.save(path);
   write_file_atomically(path / "config.json", to_json(config));
-  save_weights(path, table, memory);
 }
 
 }  // namespace snug

@@ -24,8 +24,8 @@ struct ModelFolder {
 
 ModelFolder open_model_folder(const std::filesystem::path& path);
 
-// Writes configuration, tokenizer and weights; `from_pretrained` and snug load the result.
-void save_model_folder(const std::filesystem::path& path, const BertConfig& config, const Tokenizer& tokenizer,
-                       const ParameterTable& table, const ParameterMemory& memory);
+// Writes configuration and tokenizer. Beside the weights (save_weights) they make a folder that `from_pretrained` and snug
+// load. Takes memory of the order of the vocabulary's file: not for the middle of a run.
+void save_description(const std::filesystem::path& path, const BertConfig& config, const Tokenizer& tokenizer);
 
 }  // namespace snug

@@ -1,9 +1,10 @@
 #include "train/rehearsal.h"
 
-#include <array>
+#include <vector>
 
 #include "core/process_memory.h"
 #include "core/threads.h"
+#include "data/batch_builder.h"
 #include "model/config.h"
 #include "model/model.h"
 #include "ops/products.h"
@@ -30,30 +31,6 @@ BertConfig miniature() {
   return config;
 }
 
-struct MiniatureBatch {
-  std::array<int32_t, kTokens> ids{}, positions{}, type_ids{}, row_of{};
-  std::array<int32_t, kSequences + 1> starts{};
-  std::array<int32_t, kSequences> labels{};
-  std::array<uint64_t, kSequences> samples{};
-
-  Batch view() {
-    for (int64_t t = 0; t < kTokens; ++t) {
-      ids[size_t(t)] = int32_t(t % 8);
-      positions[size_t(t)] = int32_t(t % kLength);
-      row_of[size_t(t)] = int32_t(t / kLength);
-    }
-    for (int64_t s = 0; s <= kSequences; ++s) starts[size_t(s)] = int32_t(s * kLength);
-    return {.dims = {.tokens = kTokens, .sequences = kSequences, .longest = kLength},
-            .ids = ids.data(),
-            .positions = positions.data(),
-            .type_ids = type_ids.data(),
-            .row_of = row_of.data(),
-            .starts = starts.data(),
-            .labels = labels.data(),
-            .samples = samples.data()};
-  }
-};
-
 }  // namespace
 
 void rehearse() {
@@ -68,7 +45,8 @@ void rehearse() {
   request.pinned_recompute = 1;
   const Plan plan = make_plan(request);
   Stepper stepper(*model, plan);
-  MiniatureBatch data;
+  BatchBuilder data;
+  for (int64_t s = 0; s < kSequences; ++s) data.add(std::vector<int32_t>(size_t(kLength), int32_t(1 + s)), {}, 0);
   const Batch batch = data.view();
   stepper.begin(/*seed=*/1, kSequences);
   stepper.accumulate(batch);

@@ -4,8 +4,14 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "ops/parallel.h"
 
 namespace snug {
+namespace {
+
+constexpr int64_t kZeroGrain = 1 << 20;  // bytes: less is not worth a thread
+
+}  // namespace
 
 Stepper::Stepper(const Model& model, const Plan& plan)
     : model_(model),
@@ -24,7 +30,9 @@ std::span<float> Stepper::part(size_t offset, size_t parameter) const {
 }
 
 void Stepper::begin(uint64_t seed, uint64_t examples) {
-  std::memset(arena_.base() + plan_.layout.gradients, 0, plan_.layout.parameter_bytes);
+  std::byte* const gradients = arena_.base() + plan_.layout.gradients;
+  over_ranges(int64_t(plan_.layout.parameter_bytes), kZeroGrain,
+              [&](int64_t begin, int64_t end) { std::memset(gradients + begin, 0, size_t(end - begin)); });
   *training_.scalar(plan_.step->loss) = 0;
   context_ = {.seed = seed, .training = true, .loss_scale = 1.0f / float(examples)};
 }

@@ -63,7 +63,7 @@ struct Resume {
 
 class Trainer {
  public:
-  Trainer(TrainingJob job, std::optional<Resume> resume, const std::function<void(const StepMetrics&)>& on_step);
+  Trainer(const TrainingJob& job, std::optional<Resume> resume, const std::function<void(const StepMetrics&)>& on_step);
   TrainSummary run();
 
  private:
@@ -76,12 +76,13 @@ class Trainer {
   void evaluate(uint64_t step);
   bool improved(const std::map<std::string, double>& metrics);
   void save(uint64_t step);
-  void save_model();
+  void save_final_weights();
   TrainSummary summary() const;
   double epoch_of(uint64_t step) const { return double(step) / double(job_.steps_per_epoch); }
   fs::path output() const { return job_.options.output_dir; }
+  fs::path best_folder() const { return output() / "best"; }
 
-  TrainingJob job_;
+  const TrainingJob& job_;
   std::optional<Resume> resume_;
   const std::function<void(const StepMetrics&)>& on_step_;
   Stepper stepper_;
@@ -100,8 +101,9 @@ class Trainer {
   bool stopped_early_ = false;
 };
 
-Trainer::Trainer(TrainingJob job, std::optional<Resume> resume, const std::function<void(const StepMetrics&)>& on_step)
-    : job_(std::move(job)),
+Trainer::Trainer(const TrainingJob& job, std::optional<Resume> resume,
+                 const std::function<void(const StepMetrics&)>& on_step)
+    : job_(job),
       resume_(std::move(resume)),
       on_step_(on_step),
       stepper_(*job_.model, job_.plan),
@@ -262,13 +264,11 @@ void Trainer::save(uint64_t step) {
   save_checkpoint(output() / "checkpoints", contents, int(job_.options.save_total_limit));
 }
 
-void Trainer::save_model() {
-  const TrainOptions& o = job_.options;
-  if (o.load_best_model_at_end && fs::exists(output() / "best")) {
-    load_weights(WeightFolder(output() / "best"), job_.model->parameters(), stepper_.weight_memory(), job_.load);
+void Trainer::save_final_weights() {
+  if (job_.options.load_best_model_at_end && fs::exists(best_folder())) {
+    load_weights(WeightFolder(best_folder()), job_.model->parameters(), stepper_.weight_memory(), job_.load);
   }
-  save_model_folder(output(), job_.folder.config, *job_.folder.tokenizer, job_.model->parameters(),
-                    stepper_.weight_memory());
+  save_weights(output(), job_.model->parameters(), stepper_.weight_memory());
 }
 
 TrainSummary Trainer::run() {
@@ -292,8 +292,8 @@ TrainSummary Trainer::run() {
         evaluate(done);
         const bool better = improved(last_eval_);
         if (better && o.load_best_model_at_end) {
-          save_model_folder(output() / "best", job_.folder.config, *job_.folder.tokenizer, job_.model->parameters(),
-                            stepper_.weight_memory());
+          make_directories(best_folder());
+          save_weights(best_folder(), job_.model->parameters(), stepper_.weight_memory());
         }
         stopped_early_ =
             o.early_stopping_patience > 0 && evaluations_without_improvement_ >= o.early_stopping_patience;
@@ -310,7 +310,7 @@ TrainSummary Trainer::run() {
     }
   }
   if (stopped_early_) say(fmt::format("stopped early: {} evaluations without improvement", evaluations_without_improvement_));
-  save_model();
+  save_final_weights();
   return summary();
 }
 
@@ -376,13 +376,15 @@ TrainSummary train(const TrainOptions& options, const std::function<void(const S
   std::optional<Resume> resume = find_resume(options);
   std::optional<PlanChoice> preferred;
   if (resume) preferred = {resume->state.at("micro_batch_tokens"), resume->state.at("recomputed_layers")};
-  TrainingJob job = prepare_training(options, preferred);
+  const TrainingJob job = prepare_training(options, preferred);
   if (!job.summary.fits) {
     throw Error(ErrorKind::kBudget, job.summary.to_text(),
                 fmt::format("the least that works is --memory {}", job.summary.minimum_budget_bytes));
   }
   say(job.summary.to_text());
-  TrainSummary summary = Trainer(std::move(job), std::move(resume), on_step).run();
+  const TrainSummary summary = Trainer(job, std::move(resume), on_step).run();
+  // Only now: the arena is gone, and writing the vocabulary takes memory that no plan has to count.
+  save_description(options.output_dir, job.folder.config, *job.folder.tokenizer);
   write_file_atomically(fs::path(options.output_dir) / "run.json", summary.to_json() + "\n");
   return summary;
 }

@@ -1,5 +1,5 @@
-// Any bytes as a .jsonl file: they are read to the end or refused with an Error, nothing else. The
-// first byte chooses the options.
+// Any bytes as a data file of the format SNUG_FUZZ_FORMAT: they are read to the end or refused with an Error, nothing else.
+// The first byte chooses the options.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                  .max_record_bytes = 1 << 16};
   if (!options.has_header) options.columns.text = "#1";
   try {
-    const auto reader = snug::open_rows(snug::memory_source(bytes), "fuzz.jsonl", options);
+    const auto reader = snug::open_rows(snug::memory_source(bytes), "fuzz." SNUG_FUZZ_FORMAT, options);
     for (snug::Row row; reader->next(row);) {
       // The views must lie in memory: touch both ends.
       if (!row.text.empty() && row.text.front() + row.text.back() == 1) return 0;

@@ -1,0 +1,51 @@
+#include "data/batch_builder.h"
+
+#include <algorithm>
+
+namespace snug {
+
+BatchBuilder::BatchBuilder(const Dims& capacity) {
+  for (auto* list : {&ids_, &positions_, &type_ids_, &row_of_}) list->reserve(size_t(capacity.tokens));
+  starts_.reserve(size_t(capacity.sequences) + 1);
+  labels_.reserve(size_t(capacity.sequences));
+  samples_.reserve(size_t(capacity.sequences));
+}
+
+uint64_t BatchBuilder::bytes(const Dims& capacity) {
+  return uint64_t(capacity.tokens) * 4 * sizeof(int32_t) +
+         uint64_t(capacity.sequences + 1) * (2 * sizeof(int32_t) + sizeof(uint64_t));
+}
+
+void BatchBuilder::add(std::span<const int32_t> ids, std::span<const int32_t> type_ids, int32_t label) {
+  const auto row = int32_t(labels_.size());
+  for (size_t t = 0; t < ids.size(); ++t) {
+    ids_.push_back(ids[t]);
+    type_ids_.push_back(type_ids.empty() ? 0 : type_ids[t]);
+    positions_.push_back(int32_t(t));
+    row_of_.push_back(row);
+  }
+  starts_.push_back(int32_t(ids_.size()));
+  labels_.push_back(label);
+  samples_.push_back(uint64_t(row));
+  longest_ = std::max(longest_, int64_t(ids.size()));
+}
+
+void BatchBuilder::clear() {
+  for (auto* list : {&ids_, &positions_, &type_ids_, &row_of_, &labels_}) list->clear();
+  samples_.clear();
+  starts_.assign(1, 0);
+  longest_ = 0;
+}
+
+Batch BatchBuilder::view() const {
+  return {.dims = dims(),
+          .ids = ids_.data(),
+          .positions = positions_.data(),
+          .type_ids = type_ids_.data(),
+          .row_of = row_of_.data(),
+          .starts = starts_.data(),
+          .labels = labels_.data(),
+          .samples = samples_.data()};
+}
+
+}  // namespace snug

@@ -1,0 +1,34 @@
+// A packed micro-batch built sequence by sequence, for whoever has token ids at hand: prediction, benchmarks, tests. The
+// stream that feeds training packs whole steps instead (batches.h).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "graph/op.h"
+
+namespace snug {
+
+class BatchBuilder {
+ public:
+  BatchBuilder() = default;
+  explicit BatchBuilder(const Dims& capacity);      // takes all its memory now
+  static uint64_t bytes(const Dims& capacity);      // how much that is
+
+  // Empty `type_ids` are all zero. Sequences are numbered from 0: that names their dropout masks.
+  void add(std::span<const int32_t> ids, std::span<const int32_t> type_ids, int32_t label);
+  void clear();
+
+  bool empty() const { return labels_.empty(); }
+  int32_t label(int64_t sequence) const { return labels_[size_t(sequence)]; }
+  Dims dims() const { return {int64_t(ids_.size()), int64_t(labels_.size()), longest_}; }
+  Batch view() const;  // valid until the next add() or clear()
+
+ private:
+  std::vector<int32_t> ids_, positions_, type_ids_, row_of_, starts_ = {0}, labels_;
+  std::vector<uint64_t> samples_;
+  int64_t longest_ = 0;
+};
+
+}  // namespace snug
