@@ -175,10 +175,11 @@ void add_alternatives(PlanRequest request, PlanSummary& summary) {
     request.workload.longest = length;
     request.workload.step_tokens = std::min(request.workload.step_tokens, request.workload.batch_size * length);
     const Plan shorter = make_plan(request);
+    if (!shorter.fits) continue;
     summary.would_fit_with.push_back({fmt::format("--max-length {}", length),
                                       summary.minimum_budget_bytes - shorter.minimum_budget_bytes,
                                       shorter.minimum_budget_bytes});
-    if (shorter.fits) return;
+    return;
   }
 }
 
