@@ -67,8 +67,9 @@ class Bench : public GradientWriter {
     std::vector<Tensor> in, out;
     for (ValueId v : node.inputs) in.push_back(tensor(v));
     for (ValueId v : node.outputs) out.push_back(tensor(v));
-    workspace_.resize(
-        std::max(workspace_.size(), node.op->workspace_bytes(batch_.dims, omp_get_max_threads())));
+    const size_t bytes = node.op->workspace_bytes(
+        {.dims = batch_.dims, .device = {.threads = omp_get_max_threads()}, .in = {}, .out = {}});
+    workspace_.resize(std::max(workspace_.size(), bytes));
     node.op->run({in, out, workspace_, &batch_, &step_});
   }
 

@@ -63,7 +63,7 @@ void run(const std::string& name) {
   request.workload = {batch.dims.sequences, batch.dims.longest, batch.dims.tokens};
   request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
   request.budget_bytes = uint64_t{1} << 40;
-  request.threads = num_threads();
+  request.device = {.kind = DeviceKind::kCpu, .threads = num_threads()};
   const Plan plan = make_plan(request);
   Stepper stepper(*model, plan);
   for (size_t i = 0; i < model->parameters().size(); ++i) initialize(model->parameters()[i], stepper.weights(i), {});

@@ -21,6 +21,13 @@ struct Dims {
   int64_t longest = 0;    // tokens of the longest sequence
 };
 
+// What a plan is made for.
+enum class DeviceKind : uint8_t { kCpu, kCuda };
+struct Device {
+  DeviceKind kind = DeviceKind::kCpu;
+  int threads = 1;  // CPU only
+};
+
 // What the rows of a tensor count.
 enum class Rows : uint8_t { kFixed, kTokens, kSequences };
 
@@ -55,6 +62,7 @@ struct Batch {
   const int32_t* starts = nullptr;     // [sequences + 1]
   const int32_t* labels = nullptr;     // [sequences] class index, or -1 where there is none
   const uint64_t* samples = nullptr;   // [sequences] ordinal of the example in the run; names its dropout masks
+  const int32_t* by_id = nullptr;      // [tokens] tokens ordered by id, then by place; only on devices
 };
 
 // What is constant during one optimizer step.
@@ -68,9 +76,16 @@ struct StepContext {
 struct Call {
   std::span<const Tensor> in;
   std::span<const Tensor> out;
-  std::span<std::byte> workspace;  // workspace_bytes(dims) or more, 64-byte aligned, contents undefined
+  std::span<std::byte> workspace;  // workspace_bytes() or more, 64-byte aligned, contents undefined
   const Batch* batch = nullptr;
   const StepContext* step = nullptr;
+};
+
+// What the size of a workspace depends on: the micro-batch, the device, and the shapes of one node.
+struct Sizing {
+  Dims dims;
+  Device device;
+  std::span<const TensorDesc> in, out;  // absent optional tensors have no columns
 };
 
 using ValueId = int32_t;
@@ -83,12 +98,13 @@ class Op {
  public:
   virtual ~Op() = default;
   virtual std::string_view name() const = 0;
-  // Scratch that lives during one call only, for a micro-batch of `dims` on `threads` threads.
-  virtual size_t workspace_bytes(const Dims& dims, int threads) const {
-    (void)dims, (void)threads;
+  // Scratch that lives during one call only.
+  virtual size_t workspace_bytes(const Sizing& sizing) const {
+    (void)sizing;
     return 0;
   }
-  // Kernels allocate nothing, synchronise nothing, log nothing.
+  // On the CPU; src/cuda/ holds the kernels for the other device. Kernels allocate nothing, synchronise nothing, log
+  // nothing.
   virtual void run(const Call& call) const = 0;
   // Writes the nodes that compute the gradients of `node`'s inputs. Ops without gradient leave it.
   virtual void backward(const Node& node, GradientWriter& writer) const {

@@ -118,7 +118,7 @@ HWY_INLINE void copy_rows(const HeadRows& from, float* HWY_RESTRICT to, size_t s
 }
 
 // to[rows] = from, into a packed tensor.
-HWY_INLINE void write_rows(const float* from, size_t stride, size_t rows, size_t head_dim,
+HWY_INLINE void writerows(const float* from, size_t stride, size_t rows, size_t head_dim,
                            float* to, size_t to_stride) {
   const FloatTag d;
   for (size_t row = 0; row < rows; ++row) {
@@ -303,10 +303,10 @@ void AttentionBackward(const AttentionArguments& a, const AttentionItem& item, f
     tile_product({scores, 1, ks, d_o, ds, dv, ds, keys, rows, dim, add});
     tile_product({d_scores, 1, ks, q, ds, dk, ds, keys, rows, dim, add});
     tile_product({d_scores, ks, 1, k, ds, dq, ds, rows, keys, dim, false});
-    write_rows(dq, ds, rows, dim, dqkv + query * view.qkv_stride, view.qkv_stride);
+    writerows(dq, ds, rows, dim, dqkv + query * view.qkv_stride, view.qkv_stride);
   }
-  write_rows(dk, ds, length, dim, dqkv + view.hidden, view.qkv_stride);
-  write_rows(dv, ds, length, dim, dqkv + 2 * view.hidden, view.qkv_stride);
+  writerows(dk, ds, length, dim, dqkv + view.hidden, view.qkv_stride);
+  writerows(dv, ds, length, dim, dqkv + 2 * view.hidden, view.qkv_stride);
 }
 
 }  // namespace snug::HWY_NAMESPACE
@@ -399,74 +399,62 @@ AttentionArguments arguments(const AttentionSpec& spec, const Call& call) {
           .dqkv = nullptr};
 }
 
-// inputs {qkv, o, lse, do}; outputs {dqkv (=)}
-class AttentionGradient : public Op {
- public:
-  explicit AttentionGradient(const AttentionSpec& spec) : spec_(spec) {}
-  std::string_view name() const override { return "attention_gradient"; }
-  size_t workspace_bytes(const Dims& dims, int threads) const override {
-    return floats(dims.longest) * sizeof(float) * size_t(threads);
-  }
-
-  void run(const Call& call) const override {
-    AttentionArguments a = arguments(spec_, call);
-    a.o = call.in[1].f32();
-    a.lse = call.in[2].f32();
-    a.d_o = call.in[3].f32();
-    a.dqkv = call.out[0].f32();
-    const size_t longest = size_t(call.batch->dims.longest);
-    over_items(call, a.heads, longest, floats(call.batch->dims.longest),
-               [&](const AttentionItem& item, float* own) {
-                 HWY_DYNAMIC_DISPATCH(AttentionBackward)(a, item, own);
-               });
-  }
-
- private:
-  size_t floats(int64_t longest) const {
-    return AttentionLayout(size_t(longest), size_t(spec_.head_dim)).backward_floats();
-  }
-  AttentionSpec spec_;
-};
-
-class Attention : public Op {
- public:
-  explicit Attention(const AttentionSpec& spec) : spec_(spec) {}
-  std::string_view name() const override { return "attention"; }
-  size_t workspace_bytes(const Dims& dims, int threads) const override {
-    return floats(dims.longest) * sizeof(float) * size_t(threads);
-  }
-
-  void run(const Call& call) const override {
-    SNUG_CHECK(call.in[0].cols == 3 * spec_.heads * spec_.head_dim &&
-               call.out[0].rows == call.in[0].rows);
-    AttentionArguments a = arguments(spec_, call);
-    a.o = call.out[0].f32();
-    a.lse = call.out[1].f32();
-    over_items(call, a.heads, kForwardQueries, floats(call.batch->dims.longest),
-               [&](const AttentionItem& item, float* own) {
-                 HWY_DYNAMIC_DISPATCH(AttentionForward)(a, item, own);
-               });
-  }
-
-  void backward(const Node& node, GradientWriter& writer) const override {
-    const ValueId qkv = node.inputs[0], o = node.outputs[0], lse = node.outputs[1];
-    const ValueId d_o = writer.gradient_of(o);
-    if (d_o == kNoValue) return;
-    const auto dqkv = writer.gradient_for(qkv);
-    if (!dqkv) return;
-    SNUG_CHECK(!dqkv.accumulate);  // nothing else reads qkv
-    writer.emit(std::make_shared<AttentionGradient>(spec_),
-                {writer.saved(qkv), writer.saved(o), writer.saved(lse), d_o}, {dqkv.value});
-  }
-
- private:
-  size_t floats(int64_t longest) const {
-    return AttentionLayout(size_t(longest), size_t(spec_.head_dim)).forward_floats();
-  }
-  AttentionSpec spec_;
-};
+size_t forward_floats(const AttentionSpec& spec, int64_t longest) {
+  return AttentionLayout(size_t(longest), size_t(spec.head_dim)).forward_floats();
+}
+size_t backward_floats(const AttentionSpec& spec, int64_t longest) {
+  return AttentionLayout(size_t(longest), size_t(spec.head_dim)).backward_floats();
+}
 
 }  // namespace
+
+size_t AttentionGradient::workspace_bytes(const Sizing& sizing) const {
+  if (sizing.device.kind == DeviceKind::kCuda) {
+    return size_t(sizing.dims.tokens * spec.heads) * sizeof(float);  // one sum a query and head: o · do
+  }
+  return backward_floats(spec, sizing.dims.longest) * sizeof(float) * size_t(sizing.device.threads);
+}
+
+void AttentionGradient::run(const Call& call) const {
+  AttentionArguments a = arguments(spec, call);
+  a.o = call.in[1].f32();
+  a.lse = call.in[2].f32();
+  a.d_o = call.in[3].f32();
+  a.dqkv = call.out[0].f32();
+  const size_t longest = size_t(call.batch->dims.longest);
+  over_items(call, a.heads, longest, backward_floats(spec, call.batch->dims.longest),
+             [&](const AttentionItem& item, float* own) {
+               HWY_DYNAMIC_DISPATCH(AttentionBackward)(a, item, own);
+             });
+}
+
+size_t Attention::workspace_bytes(const Sizing& sizing) const {
+  if (sizing.device.kind == DeviceKind::kCuda) return 0;
+  return forward_floats(spec, sizing.dims.longest) * sizeof(float) * size_t(sizing.device.threads);
+}
+
+void Attention::run(const Call& call) const {
+  SNUG_CHECK(call.in[0].cols == 3 * spec.heads * spec.head_dim &&
+             call.out[0].rows == call.in[0].rows);
+  AttentionArguments a = arguments(spec, call);
+  a.o = call.out[0].f32();
+  a.lse = call.out[1].f32();
+  over_items(call, a.heads, kForwardQueries, forward_floats(spec, call.batch->dims.longest),
+             [&](const AttentionItem& item, float* own) {
+               HWY_DYNAMIC_DISPATCH(AttentionForward)(a, item, own);
+             });
+}
+
+void Attention::backward(const Node& node, GradientWriter& writer) const {
+  const ValueId qkv = node.inputs[0], o = node.outputs[0], lse = node.outputs[1];
+  const ValueId d_o = writer.gradient_of(o);
+  if (d_o == kNoValue) return;
+  const auto dqkv = writer.gradient_for(qkv);
+  if (!dqkv) return;
+  SNUG_CHECK(!dqkv.accumulate);  // nothing else reads qkv
+  writer.emit(std::make_shared<AttentionGradient>(spec),
+              {writer.saved(qkv), writer.saved(o), writer.saved(lse), d_o}, {dqkv.value});
+}
 
 OpPtr attention(const AttentionSpec& spec) {
   SNUG_CHECK(spec.heads > 0 && spec.heads < (1 << 16) && spec.head_dim > 0);

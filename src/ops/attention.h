@@ -22,4 +22,28 @@ struct AttentionSpec {
 // wanted
 OpPtr attention(const AttentionSpec& spec);
 
+// The operators by name, for their kernels on other devices.
+
+// inputs {qkv, o, lse, do}; outputs {dqkv (=)}
+class AttentionGradient final : public Op {
+ public:
+  explicit AttentionGradient(const AttentionSpec& spec) : spec(spec) {}
+  std::string_view name() const override { return "attention_gradient"; }
+  size_t workspace_bytes(const Sizing& sizing) const override;
+  void run(const Call& call) const override;
+
+  const AttentionSpec spec;
+};
+
+class Attention final : public Op {
+ public:
+  explicit Attention(const AttentionSpec& spec) : spec(spec) {}
+  std::string_view name() const override { return "attention"; }
+  size_t workspace_bytes(const Sizing& sizing) const override;
+  void run(const Call& call) const override;
+  void backward(const Node& node, GradientWriter& writer) const override;
+
+  const AttentionSpec spec;
+};
+
 }  // namespace snug

@@ -23,35 +23,26 @@ double cross_entropy_row(const float* logits, int64_t classes, int32_t label, fl
   return std::log(sum) + (max - logits[label]);  // the difference first: max may be huge
 }
 
-class CrossEntropy : public Op {
- public:
-  explicit CrossEntropy(const CrossEntropySpec& spec) : spec_(spec) {}
-  std::string_view name() const override { return "cross_entropy"; }
-
-  void run(const Call& call) const override {
-    const Tensor &logits = call.in[0], &loss = call.out[0];
-    SNUG_CHECK(logits.cols == spec_.classes && (!loss || loss.dtype == DType::kF64));
-    float* const dlogits = call.out.size() > 1 ? call.out[1].f32() : nullptr;
-    double total = 0.0;
-    for (int64_t s = 0; s < logits.rows; ++s) {
-      const int32_t label = call.batch->labels[s];
-      float* const d = dlogits ? dlogits + s * spec_.classes : nullptr;
-      if (label < 0) {
-        if (d) std::fill_n(d, spec_.classes, 0.0f);
-        continue;
-      }
-      SNUG_CHECK(label < spec_.classes);
-      total += cross_entropy_row(logits.f32() + s * spec_.classes, spec_.classes, label,
-                                 call.step->loss_scale, d);
-    }
-    if (loss) *static_cast<double*>(loss.data) += double(call.step->loss_scale) * total;
-  }
-
- private:
-  CrossEntropySpec spec_;
-};
-
 }  // namespace
+
+void CrossEntropy::run(const Call& call) const {
+  const Tensor &logits = call.in[0], &loss = call.out[0];
+  SNUG_CHECK(logits.cols == spec.classes && (!loss || loss.dtype == DType::kF64));
+  float* const dlogits = call.out.size() > 1 ? call.out[1].f32() : nullptr;
+  double total = 0.0;
+  for (int64_t s = 0; s < logits.rows; ++s) {
+    const int32_t label = call.batch->labels[s];
+    float* const d = dlogits ? dlogits + s * spec.classes : nullptr;
+    if (label < 0) {
+      if (d) std::fill_n(d, spec.classes, 0.0f);
+      continue;
+    }
+    SNUG_CHECK(label < spec.classes);
+    total += cross_entropy_row(logits.f32() + s * spec.classes, spec.classes, label,
+                               call.step->loss_scale, d);
+  }
+  if (loss) *static_cast<double*>(loss.data) += double(call.step->loss_scale) * total;
+}
 
 OpPtr cross_entropy(const CrossEntropySpec& spec) { return std::make_shared<CrossEntropy>(spec); }
 

@@ -19,4 +19,15 @@ struct CrossEntropySpec {
 // nothing and get gradient zero.
 OpPtr cross_entropy(const CrossEntropySpec& spec);
 
+// The operators by name, for their kernels on other devices.
+
+class CrossEntropy final : public Op {
+ public:
+  explicit CrossEntropy(const CrossEntropySpec& spec) : spec(spec) {}
+  std::string_view name() const override { return "cross_entropy"; }
+  void run(const Call& call) const override;
+
+  const CrossEntropySpec spec;
+};
+
 }  // namespace snug

@@ -34,37 +34,28 @@ namespace {
 
 HWY_EXPORT(MaskedRow);
 
-// Both directions: multiplies with the mask. inputs {x or dy}; outputs {y or dx}
-class Dropout : public Op {
- public:
-  Dropout(const DropoutSpec& spec, bool add) : spec_(spec), add_(add) {}
-  std::string_view name() const override { return "dropout"; }
-  void run(const Call& call) const override {
-    const Tensor &x = call.in[0], &y = call.out[0];
-    SNUG_CHECK(x.rows == y.rows && x.cols == y.cols);
-    const DropoutMask mask = dropout_mask(spec_.p, spec_.site, *call.step);
-    over_ranges(y.rows, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t s = begin; s < end; ++s) {
-        const MaskRow row = mask.on() ? sequence_mask_row(*call.batch, s) : MaskRow();
-        HWY_DYNAMIC_DISPATCH(MaskedRow)
-        (mask, row, size_t(y.cols), add_, x.f32() + s * x.cols, y.f32() + s * y.cols);
-      }
-    });
-  }
-  void backward(const Node& node, GradientWriter& writer) const override {
-    const ValueId dy = writer.gradient_of(node.outputs[0]);
-    if (dy == kNoValue) return;
-    if (const auto dx = writer.gradient_for(node.inputs[0])) {
-      writer.emit(std::make_shared<Dropout>(spec_, dx.accumulate), {dy}, {dx.value});
-    }
-  }
-
- private:
-  DropoutSpec spec_;
-  bool add_;
-};
-
 }  // namespace
+
+void Dropout::run(const Call& call) const {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  SNUG_CHECK(x.rows == y.rows && x.cols == y.cols);
+  const DropoutMask mask = dropout_mask(spec.p, spec.site, *call.step);
+  over_ranges(y.rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; ++s) {
+      const MaskRow row = mask.on() ? sequence_mask_row(*call.batch, s) : MaskRow();
+      HWY_DYNAMIC_DISPATCH(MaskedRow)
+      (mask, row, size_t(y.cols), add, x.f32() + s * x.cols, y.f32() + s * y.cols);
+    }
+  });
+}
+
+void Dropout::backward(const Node& node, GradientWriter& writer) const {
+  const ValueId dy = writer.gradient_of(node.outputs[0]);
+  if (dy == kNoValue) return;
+  if (const auto dx = writer.gradient_for(node.inputs[0])) {
+    writer.emit(std::make_shared<Dropout>(spec, dx.accumulate), {dy}, {dx.value});
+  }
+}
 
 OpPtr dropout(const DropoutSpec& spec) { return std::make_shared<Dropout>(spec, false); }
 

@@ -15,4 +15,18 @@ struct DropoutSpec {
 // inputs {x[sequences, hidden]}; outputs {y[sequences, hidden]}
 OpPtr dropout(const DropoutSpec& spec);
 
+// The operators by name, for their kernels on other devices.
+
+// Both directions: multiplies with the mask. inputs {x or dy}; outputs {y or dx}
+class Dropout final : public Op {
+ public:
+  Dropout(const DropoutSpec& spec, bool add) : spec(spec), add(add) {}
+  std::string_view name() const override { return "dropout"; }
+  void run(const Call& call) const override;
+  void backward(const Node& node, GradientWriter& writer) const override;
+
+  const DropoutSpec spec;
+  bool add;
+};
+
 }  // namespace snug

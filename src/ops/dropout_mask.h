@@ -20,7 +20,7 @@ struct DropoutMask {
   uint32_t threshold = 0;  // an element is kept if its draw is not below; 0: dropout is off
   float scale = 1.0f;      // of kept elements: their expectation is exact
 
-  bool on() const { return threshold > 0; }
+  constexpr bool on() const { return threshold > 0; }
 };
 
 inline constexpr uint32_t kDropoutDraws = 65536;  // a draw is one of so many values
@@ -45,21 +45,21 @@ struct MaskRow {
   uint32_t head = 0;      // below 2^16; 0 outside attention
 };
 
-inline std::array<uint32_t, 4> mask_counter(const DropoutMask& mask, const MaskRow& row,
+constexpr std::array<uint32_t, 4> mask_counter(const DropoutMask& mask, const MaskRow& row,
                                             uint32_t block) {
   return {row.head << 16 | block, row.position, uint32_t(row.sample),
           mask.site << 8 | (uint32_t(row.sample >> 32) & 0xff)};
 }
 
 // The draw of one element: the halves of the four words in order, low half first.
-inline uint32_t mask_draw(const DropoutMask& mask, const MaskRow& row, uint32_t column) {
+constexpr uint32_t mask_draw(const DropoutMask& mask, const MaskRow& row, uint32_t column) {
   const auto words = philox(mask_counter(mask, row, column / 8), mask.key);
   const uint32_t half = column % 8;
   return words[half / 2] >> (half % 2 * 16) & 0xffff;
 }
 
 // What the element is multiplied with: 0 or the scale.
-inline float mask_factor(const DropoutMask& mask, const MaskRow& row, uint32_t column) {
+constexpr float mask_factor(const DropoutMask& mask, const MaskRow& row, uint32_t column) {
   if (!mask.on()) return 1.0f;
   return mask_draw(mask, row, column) >= mask.threshold ? mask.scale : 0.0f;
 }

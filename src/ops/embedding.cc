@@ -151,6 +151,7 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include "core/error.h"
+#include "ops/cuda_workspace.h"
 #include "ops/parallel.h"
 
 namespace snug {
@@ -179,96 +180,82 @@ EmbeddingArguments arguments(const EmbeddingSpec& spec, const Call& call) {
           .dbeta = nullptr};
 }
 
-// inputs {dy, stats, word, position, type, gamma}
-// outputs {dy in place, dword, dposition, dtype, dgamma, dbeta (all += and optional)}
-class EmbeddingGradient : public Op {
- public:
-  explicit EmbeddingGradient(const EmbeddingSpec& spec) : spec_(spec) {}
-  std::string_view name() const override { return "embedding_gradient"; }
-
-  void run(const Call& call) const override {
-    const Tensor& dy = call.in[0];
-    EmbeddingArguments a = arguments(spec_, call);
-    a.y = dy.f32();
-    a.stats = call.in[1].f32();
-    a.tables = {call.in[2].f32(), call.in[3].f32(), call.in[4].f32()};
-    a.gamma = call.in[5].f32();
-    a.gradients = {call.out[1].f32(), call.out[2].f32(), call.out[3].f32()};
-    a.dgamma = call.out[4].f32();
-    a.dbeta = call.out[5].f32();
-    if (a.mask.on()) {
-      over_ranges(dy.rows, 1, [&](int64_t begin, int64_t end) {
-        HWY_DYNAMIC_DISPATCH(EmbeddingMaskRows)(a, begin, end);
-      });
-    }
-    if (a.dgamma || a.dbeta) {
-      over_ranges(dy.cols, kColumnGrain, [&](int64_t begin, int64_t end) {
-        HWY_DYNAMIC_DISPATCH(EmbeddingNormParameters)(a, dy.rows, size_t(begin), size_t(end));
-      });
-    }
-    if (!a.gradients.word && !a.gradients.position && !a.gradients.type) return;
-    if (spec_.norm) {
-      over_ranges(dy.rows, 1, [&](int64_t begin, int64_t end) {
-        HWY_DYNAMIC_DISPATCH(EmbeddingNormRows)(a, begin, end);
-      });
-    }
-    over_ranges(dy.cols, kColumnGrain, [&](int64_t begin, int64_t end) {
-      HWY_DYNAMIC_DISPATCH(EmbeddingScatter)(a, dy.rows, size_t(begin), size_t(end));
-    });
-  }
-
- private:
-  EmbeddingSpec spec_;
-};
-
-class Embedding : public Op {
- public:
-  explicit Embedding(const EmbeddingSpec& spec) : spec_(spec) {}
-  std::string_view name() const override { return "embedding"; }
-
-  void run(const Call& call) const override {
-    const Tensor& y = call.out[0];
-    SNUG_CHECK(y.cols == spec_.hidden && call.in[0].cols == spec_.hidden);
-    EmbeddingArguments a = arguments(spec_, call);
-    a.tables = {call.in[0].f32(), call.in[1].f32(), call.in[2].f32()};
-    if (spec_.norm) {
-      a.gamma = call.in[3].f32();
-      a.beta = call.in[4].f32();
-      a.stats = call.out[1].f32();
-    }
-    a.y = y.f32();
-    over_ranges(y.rows, 1, [&](int64_t begin, int64_t end) {
-      HWY_DYNAMIC_DISPATCH(EmbeddingForwardRows)(a, begin, end);
-    });
-  }
-
-  void backward(const Node& node, GradientWriter& writer) const override {
-    const ValueId dy = writer.gradient_of(node.outputs[0]);
-    if (dy == kNoValue) return;
-    std::vector<ValueId> outputs = {dy};
-    bool wanted = false;
-    for (size_t i = 0; i < 5; ++i) {
-      const ValueId input = i < node.inputs.size() ? node.inputs[i] : kNoValue;
-      const auto target = input == kNoValue ? GradientWriter::Target() : writer.gradient_for(input);
-      outputs.push_back(target.value);
-      wanted |= bool(target);
-    }
-    if (!wanted) return;
-    const auto saved_input = [&](size_t i) {
-      return i < node.inputs.size() && node.inputs[i] != kNoValue ? writer.saved(node.inputs[i])
-                                                                  : kNoValue;
-    };
-    const ValueId stats = spec_.norm ? writer.saved(node.outputs[1]) : kNoValue;
-    writer.emit(std::make_shared<EmbeddingGradient>(spec_),
-                {dy, stats, saved_input(0), saved_input(1), saved_input(2), saved_input(3)},
-                outputs);
-  }
-
- private:
-  EmbeddingSpec spec_;
-};
-
 }  // namespace
+
+size_t EmbeddingGradient::workspace_bytes(const Sizing& sizing) const {
+  if (sizing.device.kind == DeviceKind::kCpu) return 0;
+  const int64_t types = sizing.in[4].cols > 0 ? sizing.in[4].rows : 0;
+  return column_sum_bytes(spec.hidden, 2 + types);
+}
+
+void EmbeddingGradient::run(const Call& call) const {
+  const Tensor& dy = call.in[0];
+  EmbeddingArguments a = arguments(spec, call);
+  a.y = dy.f32();
+  a.stats = call.in[1].f32();
+  a.tables = {call.in[2].f32(), call.in[3].f32(), call.in[4].f32()};
+  a.gamma = call.in[5].f32();
+  a.gradients = {call.out[1].f32(), call.out[2].f32(), call.out[3].f32()};
+  a.dgamma = call.out[4].f32();
+  a.dbeta = call.out[5].f32();
+  if (a.mask.on()) {
+    over_ranges(dy.rows, 1, [&](int64_t begin, int64_t end) {
+      HWY_DYNAMIC_DISPATCH(EmbeddingMaskRows)(a, begin, end);
+    });
+  }
+  if (a.dgamma || a.dbeta) {
+    over_ranges(dy.cols, kColumnGrain, [&](int64_t begin, int64_t end) {
+      HWY_DYNAMIC_DISPATCH(EmbeddingNormParameters)(a, dy.rows, size_t(begin), size_t(end));
+    });
+  }
+  if (!a.gradients.word && !a.gradients.position && !a.gradients.type) return;
+  if (spec.norm) {
+    over_ranges(dy.rows, 1, [&](int64_t begin, int64_t end) {
+      HWY_DYNAMIC_DISPATCH(EmbeddingNormRows)(a, begin, end);
+    });
+  }
+  over_ranges(dy.cols, kColumnGrain, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(EmbeddingScatter)(a, dy.rows, size_t(begin), size_t(end));
+  });
+}
+
+void Embedding::run(const Call& call) const {
+  const Tensor& y = call.out[0];
+  SNUG_CHECK(y.cols == spec.hidden && call.in[0].cols == spec.hidden);
+  EmbeddingArguments a = arguments(spec, call);
+  a.tables = {call.in[0].f32(), call.in[1].f32(), call.in[2].f32()};
+  if (spec.norm) {
+    a.gamma = call.in[3].f32();
+    a.beta = call.in[4].f32();
+    a.stats = call.out[1].f32();
+  }
+  a.y = y.f32();
+  over_ranges(y.rows, 1, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(EmbeddingForwardRows)(a, begin, end);
+  });
+}
+
+void Embedding::backward(const Node& node, GradientWriter& writer) const {
+  const ValueId dy = writer.gradient_of(node.outputs[0]);
+  if (dy == kNoValue) return;
+  std::vector<ValueId> outputs = {dy};
+  bool wanted = false;
+  for (size_t i = 0; i < 5; ++i) {
+    const ValueId input = i < node.inputs.size() ? node.inputs[i] : kNoValue;
+    const auto target = input == kNoValue ? GradientWriter::Target() : writer.gradient_for(input);
+    outputs.push_back(target.value);
+    wanted |= bool(target);
+  }
+  if (!wanted) return;
+  const auto saved_input = [&](size_t i) {
+    return i < node.inputs.size() && node.inputs[i] != kNoValue ? writer.saved(node.inputs[i])
+                                                                : kNoValue;
+  };
+  const ValueId stats = spec.norm ? writer.saved(node.outputs[1]) : kNoValue;
+  writer.emit(std::make_shared<EmbeddingGradient>(spec),
+              {dy, stats, saved_input(0), saved_input(1), saved_input(2), saved_input(3)},
+              outputs);
+}
 
 OpPtr embedding(const EmbeddingSpec& spec) { return std::make_shared<Embedding>(spec); }
 

@@ -26,4 +26,28 @@ struct EmbeddingSpec {
 // gradient)}
 OpPtr embedding(const EmbeddingSpec& spec);
 
+// The operators by name, for their kernels on other devices.
+
+// inputs {dy, stats, word, position, type, gamma}
+// outputs {dy in place, dword, dposition, dtype, dgamma, dbeta (all += and optional)}
+class EmbeddingGradient final : public Op {
+ public:
+  explicit EmbeddingGradient(const EmbeddingSpec& spec) : spec(spec) {}
+  std::string_view name() const override { return "embedding_gradient"; }
+  size_t workspace_bytes(const Sizing& sizing) const override;
+  void run(const Call& call) const override;
+
+  const EmbeddingSpec spec;
+};
+
+class Embedding final : public Op {
+ public:
+  explicit Embedding(const EmbeddingSpec& spec) : spec(spec) {}
+  std::string_view name() const override { return "embedding"; }
+  void run(const Call& call) const override;
+  void backward(const Node& node, GradientWriter& writer) const override;
+
+  const EmbeddingSpec spec;
+};
+
 }  // namespace snug

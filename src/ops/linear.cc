@@ -122,6 +122,7 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include "core/error.h"
+#include "ops/cuda_workspace.h"
 #include "ops/parallel.h"
 #include "ops/products.h"
 
@@ -133,96 +134,75 @@ HWY_EXPORT(EpilogueGradient);
 
 ProductDims product_dims(const Tensor& y, const Tensor& w) { return {y.rows, w.cols, w.rows}; }
 
-// inputs {dy, pre or y (absent for kNone)}; outputs {dy in place (absent for kNone), db (optional,
-// +=)}
-class LinearEpilogueGradient : public Op {
- public:
-  explicit LinearEpilogueGradient(Activation activation) : activation_(activation) {}
-  std::string_view name() const override { return "linear_epilogue_gradient"; }
-  void run(const Call& call) const override {
-    const Tensor& dy = call.in[0];
-    over_ranges(dy.cols, kColumnGrain, [&](int64_t begin, int64_t end) {
-      HWY_DYNAMIC_DISPATCH(EpilogueGradient)
-      (activation_, dy.rows, size_t(dy.cols), size_t(begin), size_t(end), call.in[1].f32(),
-       dy.f32(), call.out[1].f32());
-    });
-  }
-
- private:
-  Activation activation_;
-};
-
-// inputs {dy, x}; outputs {dw (+=)}
-class LinearWeightGradient : public Op {
- public:
-  std::string_view name() const override { return "linear_weight_gradient"; }
-  void run(const Call& call) const override {
-    const Tensor &dy = call.in[0], &x = call.in[1], &dw = call.out[0];
-    product_tn(product_dims(dy, dw), dy.f32(), x.f32(), dw.f32());
-  }
-};
-
-// inputs {dy, w}; outputs {dx (= or +=)}
-class LinearInputGradient : public Op {
- public:
-  explicit LinearInputGradient(Write write) : write_(write) {}
-  std::string_view name() const override { return "linear_input_gradient"; }
-  void run(const Call& call) const override {
-    const Tensor &dy = call.in[0], &w = call.in[1];
-    product_nn(product_dims(dy, w), dy.f32(), w.f32(), call.out[0].f32(), write_);
-  }
-
- private:
-  Write write_;
-};
-
-class Linear : public Op {
- public:
-  explicit Linear(const LinearSpec& spec) : spec_(spec) {}
-  std::string_view name() const override { return "linear"; }
-
-  void run(const Call& call) const override {
-    const Tensor &x = call.in[0], &w = call.in[1], &b = call.in[2], &y = call.out[0];
-    SNUG_CHECK(x.cols == w.cols && y.cols == w.rows && x.rows == y.rows);
-    float* const pre = call.out.size() > 1 ? call.out[1].f32() : nullptr;
-    product_nt(product_dims(y, w), x.f32(), w.f32(), pre ? pre : y.f32(), Write::kOverwrite);
-    if (!b && spec_.activation == Activation::kNone) return;
-    over_ranges(y.rows, 1, [&](int64_t begin, int64_t end) {
-      const int64_t skip = begin * y.cols;
-      HWY_DYNAMIC_DISPATCH(BiasActivation)
-      (spec_.activation, end - begin, size_t(y.cols), b.f32(), pre ? pre + skip : nullptr,
-       y.f32() + skip);
-    });
-  }
-
-  void backward(const Node& node, GradientWriter& writer) const override {
-    const ValueId x = node.inputs[0], w = node.inputs[1], b = node.inputs[2];
-    const ValueId dy = writer.gradient_of(node.outputs[0]);
-    if (dy == kNoValue) return;
-    const auto db = b == kNoValue ? GradientWriter::Target() : writer.gradient_for(b);
-    const auto dw = writer.gradient_for(w), dx = writer.gradient_for(x);
-    if (!db && !dw && !dx) return;
-    const bool bends = spec_.activation != Activation::kNone;
-    if (bends || db) {
-      const ValueId kept =
-          bends ? writer.saved(node.outputs[keeps_pre_activation(spec_.activation)]) : kNoValue;
-      writer.emit(std::make_shared<LinearEpilogueGradient>(spec_.activation), {dy, kept},
-                  {bends ? dy : kNoValue, db.value});
-    }
-    // The weight gradient first: it is the last to read x, whose memory dx may then take.
-    if (dw)
-      writer.emit(std::make_shared<LinearWeightGradient>(), {dy, writer.saved(x)}, {dw.value});
-    if (dx) {
-      const Write write = dx.accumulate ? Write::kAdd : Write::kOverwrite;
-      writer.emit(std::make_shared<LinearInputGradient>(write), {dy, writer.saved(w)}, {dx.value});
-    }
-  }
-
- private:
-  LinearSpec spec_;
-};
+size_t product_workspace(const Sizing& sizing) {
+  return sizing.device.kind == DeviceKind::kCuda ? kProductWorkspaceBytes : 0;
+}
 
 }  // namespace
+
+size_t Linear::workspace_bytes(const Sizing& sizing) const { return product_workspace(sizing); }
+size_t LinearWeightGradient::workspace_bytes(const Sizing& sizing) const { return product_workspace(sizing); }
+size_t LinearInputGradient::workspace_bytes(const Sizing& sizing) const { return product_workspace(sizing); }
+
+size_t LinearEpilogueGradient::workspace_bytes(const Sizing& sizing) const {
+  return sizing.device.kind == DeviceKind::kCuda ? column_sum_bytes(sizing.in[0].cols, 1) : 0;
+}
+
+void LinearEpilogueGradient::run(const Call& call) const {
+  const Tensor& dy = call.in[0];
+  over_ranges(dy.cols, kColumnGrain, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(EpilogueGradient)
+    (activation, dy.rows, size_t(dy.cols), size_t(begin), size_t(end), call.in[1].f32(),
+     dy.f32(), call.out[1].f32());
+  });
+}
+
+void LinearWeightGradient::run(const Call& call) const {
+  const Tensor &dy = call.in[0], &x = call.in[1], &dw = call.out[0];
+  product_tn(product_dims(dy, dw), dy.f32(), x.f32(), dw.f32());
+}
+
+void LinearInputGradient::run(const Call& call) const {
+  const Tensor &dy = call.in[0], &w = call.in[1];
+  product_nn(product_dims(dy, w), dy.f32(), w.f32(), call.out[0].f32(),
+             accumulate ? Write::kAdd : Write::kOverwrite);
+}
+
+void Linear::run(const Call& call) const {
+  const Tensor &x = call.in[0], &w = call.in[1], &b = call.in[2], &y = call.out[0];
+  SNUG_CHECK(x.cols == w.cols && y.cols == w.rows && x.rows == y.rows);
+  float* const pre = call.out.size() > 1 ? call.out[1].f32() : nullptr;
+  product_nt(product_dims(y, w), x.f32(), w.f32(), pre ? pre : y.f32(), Write::kOverwrite);
+  if (!b && spec.activation == Activation::kNone) return;
+  over_ranges(y.rows, 1, [&](int64_t begin, int64_t end) {
+    const int64_t skip = begin * y.cols;
+    HWY_DYNAMIC_DISPATCH(BiasActivation)
+    (spec.activation, end - begin, size_t(y.cols), b.f32(), pre ? pre + skip : nullptr,
+     y.f32() + skip);
+  });
+}
+
+void Linear::backward(const Node& node, GradientWriter& writer) const {
+  const ValueId x = node.inputs[0], w = node.inputs[1], b = node.inputs[2];
+  const ValueId dy = writer.gradient_of(node.outputs[0]);
+  if (dy == kNoValue) return;
+  const auto db = b == kNoValue ? GradientWriter::Target() : writer.gradient_for(b);
+  const auto dw = writer.gradient_for(w), dx = writer.gradient_for(x);
+  if (!db && !dw && !dx) return;
+  const bool bends = spec.activation != Activation::kNone;
+  if (bends || db) {
+    const ValueId kept =
+        bends ? writer.saved(node.outputs[keeps_pre_activation(spec.activation)]) : kNoValue;
+    writer.emit(std::make_shared<LinearEpilogueGradient>(spec.activation), {dy, kept},
+                {bends ? dy : kNoValue, db.value});
+  }
+  // The weight gradient first: it is the last to read x, whose memory dx may then take.
+  if (dw)
+    writer.emit(std::make_shared<LinearWeightGradient>(), {dy, writer.saved(x)}, {dw.value});
+  if (dx) {
+    writer.emit(std::make_shared<LinearInputGradient>(dx.accumulate), {dy, writer.saved(w)}, {dx.value});
+  }
+}
 
 OpPtr linear(const LinearSpec& spec) { return std::make_shared<Linear>(spec); }
 

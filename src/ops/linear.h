@@ -26,4 +26,48 @@ struct LinearSpec {
 // gradient is wanted
 OpPtr linear(const LinearSpec& spec);
 
+// The operators by name, for their kernels on other devices.
+
+// inputs {dy, pre or y (absent for kNone)}; outputs {dy in place (absent for kNone), db (optional,
+// +=)}
+class LinearEpilogueGradient final : public Op {
+ public:
+  explicit LinearEpilogueGradient(Activation activation) : activation(activation) {}
+  std::string_view name() const override { return "linear_epilogue_gradient"; }
+  size_t workspace_bytes(const Sizing& sizing) const override;
+  void run(const Call& call) const override;
+
+  const Activation activation;
+};
+
+// inputs {dy, x}; outputs {dw (+=)}
+class LinearWeightGradient final : public Op {
+ public:
+  std::string_view name() const override { return "linear_weight_gradient"; }
+  size_t workspace_bytes(const Sizing& sizing) const override;
+  void run(const Call& call) const override;
+};
+
+// inputs {dy, w}; outputs {dx (= or +=)}
+class LinearInputGradient final : public Op {
+ public:
+  explicit LinearInputGradient(bool accumulate) : accumulate(accumulate) {}
+  std::string_view name() const override { return "linear_input_gradient"; }
+  size_t workspace_bytes(const Sizing& sizing) const override;
+  void run(const Call& call) const override;
+
+  const bool accumulate;
+};
+
+class Linear final : public Op {
+ public:
+  explicit Linear(const LinearSpec& spec) : spec(spec) {}
+  std::string_view name() const override { return "linear"; }
+  size_t workspace_bytes(const Sizing& sizing) const override;
+  void run(const Call& call) const override;
+  void backward(const Node& node, GradientWriter& writer) const override;
+
+  const LinearSpec spec;
+};
+
 }  // namespace snug

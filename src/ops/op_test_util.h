@@ -189,7 +189,15 @@ class OpHarness : public GradientWriter {
     std::vector<Tensor> in, out;
     for (ValueId v : inputs) in.push_back(tensor(v));
     for (ValueId v : outputs) out.push_back(tensor(v));
-    const size_t bytes = op.workspace_bytes(batch_.dims, omp_get_max_threads());
+    std::vector<TensorDesc> descs;
+    for (const auto* list : {&in, &out}) {
+      for (const Tensor& t : *list) descs.push_back({t.dtype, Rows::kFixed, t.rows, t.cols});
+    }
+    const std::span<const TensorDesc> all = descs;
+    const size_t bytes = op.workspace_bytes({.dims = batch_.dims,
+                                             .device = {.threads = omp_get_max_threads()},
+                                             .in = all.first(in.size()),
+                                             .out = all.subspan(in.size())});
     GuardedTensor workspace(1, int64_t(bytes), DType::kU8);
     op.run({in, out, {static_cast<std::byte*>(workspace.tensor().data), bytes}, &batch_, &step});
     EXPECT_TRUE(workspace.guards_intact()) << op.name() << " wrote outside its workspace";

@@ -115,6 +115,7 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include "core/error.h"
+#include "ops/cuda_workspace.h"
 #include "ops/parallel.h"
 
 namespace snug {
@@ -130,136 +131,106 @@ void norm_forward(const NormForwardArguments& arguments, int64_t rows) {
   });
 }
 
-// inputs {dy, gradient of sum from elsewhere (optional), sum, stats, gamma}
-// outputs {dresidual, dx, dgamma (+=), dbeta (+=)}, each optional
-class NormGradient : public Op {
- public:
-  struct Spec {
-    float dropout = 0.0f;
-    uint32_t site = 0;
-    bool add_residual = false, add_x = false;
-  };
-  explicit NormGradient(const Spec& spec) : spec_(spec) {}
-  std::string_view name() const override { return "norm_gradient"; }
+}  // namespace
 
-  void run(const Call& call) const override {
-    const Tensor& dy = call.in[0];
-    const NormBackwardArguments arguments = {
-        .hidden = size_t(dy.cols),
-        .mask = call.out[1] ? dropout_mask(spec_.dropout, spec_.site, *call.step) : DropoutMask(),
-        .batch = call.batch,
-        .dy = dy.f32(),
-        .dsum = call.in[1].f32(),
-        .sum = call.in[2].f32(),
-        .stats = call.in[3].f32(),
-        .gamma = call.in[4].f32(),
-        .dresidual = call.out[0].f32(),
-        .dx = call.out[1].f32(),
-        .dgamma = call.out[2].f32(),
-        .dbeta = call.out[3].f32(),
-        .add_residual = spec_.add_residual,
-        .add_x = spec_.add_x,
-    };
-    if (call.out[2] || call.out[3]) {
-      over_ranges(dy.cols, kColumnGrain, [&](int64_t begin, int64_t end) {
-        HWY_DYNAMIC_DISPATCH(NormParameterGradient)(arguments, dy.rows, size_t(begin), size_t(end));
-      });
-    }
-    if (!call.out[0] && !call.out[1]) return;
-    over_ranges(dy.rows, 1, [&](int64_t begin, int64_t end) {
-      HWY_DYNAMIC_DISPATCH(NormBackwardRows)(arguments, begin, end);
+size_t NormGradient::workspace_bytes(const Sizing& sizing) const {
+  return sizing.device.kind == DeviceKind::kCuda ? column_sum_bytes(sizing.in[0].cols, 2) : 0;
+}
+
+void NormGradient::run(const Call& call) const {
+  const Tensor& dy = call.in[0];
+  const NormBackwardArguments arguments = {
+      .hidden = size_t(dy.cols),
+      .mask = call.out[1] ? dropout_mask(spec.dropout, spec.site, *call.step) : DropoutMask(),
+      .batch = call.batch,
+      .dy = dy.f32(),
+      .dsum = call.in[1].f32(),
+      .sum = call.in[2].f32(),
+      .stats = call.in[3].f32(),
+      .gamma = call.in[4].f32(),
+      .dresidual = call.out[0].f32(),
+      .dx = call.out[1].f32(),
+      .dgamma = call.out[2].f32(),
+      .dbeta = call.out[3].f32(),
+      .add_residual = spec.add_residual,
+      .add_x = spec.add_x,
+  };
+  if (call.out[2] || call.out[3]) {
+    over_ranges(dy.cols, kColumnGrain, [&](int64_t begin, int64_t end) {
+      HWY_DYNAMIC_DISPATCH(NormParameterGradient)(arguments, dy.rows, size_t(begin), size_t(end));
     });
   }
+  if (!call.out[0] && !call.out[1]) return;
+  over_ranges(dy.rows, 1, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(NormBackwardRows)(arguments, begin, end);
+  });
+}
 
- private:
-  Spec spec_;
-};
+void ResidualNorm::run(const Call& call) const {
+  const Tensor &x = call.in[0], &y = call.out[0], &sum = call.out[1];
+  SNUG_CHECK(x.cols == spec.hidden && y.cols == spec.hidden && x.rows == y.rows);
+  norm_forward({.hidden = size_t(spec.hidden),
+                .eps = spec.eps,
+                .mask = dropout_mask(spec.dropout, spec.site, *call.step),
+                .batch = call.batch,
+                .x = x.f32(),
+                .residual = call.in[1].f32(),
+                .gamma = call.in[2].f32(),
+                .beta = call.in[3].f32(),
+                .sum = sum ? sum.f32() : y.f32(),
+                .y = y.f32(),
+                .stats = call.out[2].f32()},
+               y.rows);
+}
 
-class ResidualNorm : public Op {
- public:
-  explicit ResidualNorm(const ResidualNormSpec& spec) : spec_(spec) {}
-  std::string_view name() const override { return "residual_norm"; }
-
-  void run(const Call& call) const override {
-    const Tensor &x = call.in[0], &y = call.out[0], &sum = call.out[1];
-    SNUG_CHECK(x.cols == spec_.hidden && y.cols == spec_.hidden && x.rows == y.rows);
-    norm_forward({.hidden = size_t(spec_.hidden),
-                  .eps = spec_.eps,
-                  .mask = dropout_mask(spec_.dropout, spec_.site, *call.step),
-                  .batch = call.batch,
-                  .x = x.f32(),
-                  .residual = call.in[1].f32(),
-                  .gamma = call.in[2].f32(),
-                  .beta = call.in[3].f32(),
-                  .sum = sum ? sum.f32() : y.f32(),
-                  .y = y.f32(),
-                  .stats = call.out[2].f32()},
-                 y.rows);
+void ResidualNorm::backward(const Node& node, GradientWriter& writer) const {
+  const ValueId y = node.outputs[0], sum = node.outputs[1], stats = node.outputs[2];
+  const ValueId dy = writer.gradient_of(y), dsum = writer.gradient_of(sum);
+  if (dy == kNoValue) {
+    SNUG_CHECK(dsum == kNoValue);  // a sum that is carried on is normalised too
+    return;
   }
+  const auto dx = writer.gradient_for(node.inputs[0]),
+             dresidual = writer.gradient_for(node.inputs[1]);
+  const auto dgamma = writer.gradient_for(node.inputs[2]),
+             dbeta = writer.gradient_for(node.inputs[3]);
+  if (!dx && !dresidual && !dgamma && !dbeta) return;
+  const NormGradient::Spec gradient = {spec.dropout, spec.site, dresidual.accumulate,
+                                   dx.accumulate};
+  writer.emit(std::make_shared<NormGradient>(gradient),
+              {dy, dsum, writer.saved(sum), writer.saved(stats), writer.saved(node.inputs[2])},
+              {dresidual.value, dx.value, dgamma.value, dbeta.value});
+}
 
-  void backward(const Node& node, GradientWriter& writer) const override {
-    const ValueId y = node.outputs[0], sum = node.outputs[1], stats = node.outputs[2];
-    const ValueId dy = writer.gradient_of(y), dsum = writer.gradient_of(sum);
-    if (dy == kNoValue) {
-      SNUG_CHECK(dsum == kNoValue);  // a sum that is carried on is normalised too
-      return;
-    }
-    const auto dx = writer.gradient_for(node.inputs[0]),
-               dresidual = writer.gradient_for(node.inputs[1]);
-    const auto dgamma = writer.gradient_for(node.inputs[2]),
-               dbeta = writer.gradient_for(node.inputs[3]);
-    if (!dx && !dresidual && !dgamma && !dbeta) return;
-    const NormGradient::Spec spec = {spec_.dropout, spec_.site, dresidual.accumulate,
-                                     dx.accumulate};
-    writer.emit(std::make_shared<NormGradient>(spec),
-                {dy, dsum, writer.saved(sum), writer.saved(stats), writer.saved(node.inputs[2])},
-                {dresidual.value, dx.value, dgamma.value, dbeta.value});
-  }
+void LayerNorm::run(const Call& call) const {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  SNUG_CHECK(x.cols == spec.hidden && y.cols == spec.hidden && x.rows == y.rows);
+  norm_forward({.hidden = size_t(spec.hidden),
+                .eps = spec.eps,
+                .mask = {},
+                .batch = nullptr,
+                .x = nullptr,
+                .residual = nullptr,
+                .gamma = call.in[1].f32(),
+                .beta = call.in[2].f32(),
+                .sum = x.f32(),
+                .y = y.f32(),
+                .stats = call.out[1].f32()},
+               y.rows);
+}
 
- private:
-  ResidualNormSpec spec_;
-};
-
-class LayerNorm : public Op {
- public:
-  explicit LayerNorm(const LayerNormSpec& spec) : spec_(spec) {}
-  std::string_view name() const override { return "layer_norm"; }
-
-  void run(const Call& call) const override {
-    const Tensor &x = call.in[0], &y = call.out[0];
-    SNUG_CHECK(x.cols == spec_.hidden && y.cols == spec_.hidden && x.rows == y.rows);
-    norm_forward({.hidden = size_t(spec_.hidden),
-                  .eps = spec_.eps,
-                  .mask = {},
-                  .batch = nullptr,
-                  .x = nullptr,
-                  .residual = nullptr,
-                  .gamma = call.in[1].f32(),
-                  .beta = call.in[2].f32(),
-                  .sum = x.f32(),
-                  .y = y.f32(),
-                  .stats = call.out[1].f32()},
-                 y.rows);
-  }
-
-  void backward(const Node& node, GradientWriter& writer) const override {
-    const ValueId x = node.inputs[0], gamma = node.inputs[1], beta = node.inputs[2];
-    const ValueId dy = writer.gradient_of(node.outputs[0]);
-    if (dy == kNoValue) return;
-    const auto dx = writer.gradient_for(x), dgamma = writer.gradient_for(gamma);
-    const auto dbeta = writer.gradient_for(beta);
-    if (!dx && !dgamma && !dbeta) return;
-    // x plays the sum of residual_norm, and dx its residual's gradient.
-    writer.emit(std::make_shared<NormGradient>(NormGradient::Spec{.add_residual = dx.accumulate}),
-                {dy, kNoValue, writer.saved(x), writer.saved(node.outputs[1]), writer.saved(gamma)},
-                {dx.value, kNoValue, dgamma.value, dbeta.value});
-  }
-
- private:
-  LayerNormSpec spec_;
-};
-
-}  // namespace
+void LayerNorm::backward(const Node& node, GradientWriter& writer) const {
+  const ValueId x = node.inputs[0], gamma = node.inputs[1], beta = node.inputs[2];
+  const ValueId dy = writer.gradient_of(node.outputs[0]);
+  if (dy == kNoValue) return;
+  const auto dx = writer.gradient_for(x), dgamma = writer.gradient_for(gamma);
+  const auto dbeta = writer.gradient_for(beta);
+  if (!dx && !dgamma && !dbeta) return;
+  // x plays the sum of residual_norm, and dx its residual's gradient.
+  writer.emit(std::make_shared<NormGradient>(NormGradient::Spec{.add_residual = dx.accumulate}),
+              {dy, kNoValue, writer.saved(x), writer.saved(node.outputs[1]), writer.saved(gamma)},
+              {dx.value, kNoValue, dgamma.value, dbeta.value});
+}
 
 OpPtr residual_norm(const ResidualNormSpec& spec) { return std::make_shared<ResidualNorm>(spec); }
 OpPtr layer_norm(const LayerNormSpec& spec) { return std::make_shared<LayerNorm>(spec); }

@@ -30,4 +30,43 @@ struct LayerNormSpec {
 // stats[rows, 2]}
 OpPtr layer_norm(const LayerNormSpec& spec);
 
+// The operators by name, for their kernels on other devices.
+
+// inputs {dy, gradient of sum from elsewhere (optional), sum, stats, gamma}
+// outputs {dresidual, dx, dgamma (+=), dbeta (+=)}, each optional
+class NormGradient final : public Op {
+ public:
+  struct Spec {
+    float dropout = 0.0f;
+    uint32_t site = 0;
+    bool add_residual = false, add_x = false;
+  };
+  explicit NormGradient(const Spec& spec) : spec(spec) {}
+  std::string_view name() const override { return "norm_gradient"; }
+  size_t workspace_bytes(const Sizing& sizing) const override;
+  void run(const Call& call) const override;
+
+  const Spec spec;
+};
+
+class ResidualNorm final : public Op {
+ public:
+  explicit ResidualNorm(const ResidualNormSpec& spec) : spec(spec) {}
+  std::string_view name() const override { return "residual_norm"; }
+  void run(const Call& call) const override;
+  void backward(const Node& node, GradientWriter& writer) const override;
+
+  const ResidualNormSpec spec;
+};
+
+class LayerNorm final : public Op {
+ public:
+  explicit LayerNorm(const LayerNormSpec& spec) : spec(spec) {}
+  std::string_view name() const override { return "layer_norm"; }
+  void run(const Call& call) const override;
+  void backward(const Node& node, GradientWriter& writer) const override;
+
+  const LayerNormSpec spec;
+};
+
 }  // namespace snug

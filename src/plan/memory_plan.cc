@@ -11,7 +11,19 @@ void touch(Placement& placement, int node) {
   placement.last = node;
 }
 
-void find_lifetimes(const Graph& graph, int threads, MemoryPlan& plan) {
+size_t workspace_bytes(const Graph& graph, const Node& node, const Dims& capacity, const Device& device) {
+  std::vector<TensorDesc> descs;
+  for (const auto* list : {&node.inputs, &node.outputs}) {
+    for (ValueId v : *list) descs.push_back(v == kNoValue ? TensorDesc{.cols = 0} : graph.value(v).desc);
+  }
+  const std::span<const TensorDesc> all = descs;
+  return node.op->workspace_bytes({.dims = capacity,
+                                   .device = device,
+                                   .in = all.first(node.inputs.size()),
+                                   .out = all.subspan(node.inputs.size())});
+}
+
+void find_lifetimes(const Graph& graph, const Device& device, MemoryPlan& plan) {
   plan.values.resize(graph.values().size());
   plan.workspaces.resize(graph.nodes().size());
   for (int n = 0; n < int(graph.nodes().size()); ++n) {
@@ -21,7 +33,7 @@ void find_lifetimes(const Graph& graph, int threads, MemoryPlan& plan) {
         if (v != kNoValue && graph.value(v).storage == Storage::kTransient) touch(plan.values[size_t(v)], n);
       }
     }
-    plan.workspaces[size_t(n)] = {0, align_up(node.op->workspace_bytes(plan.capacity, threads)), n, n};
+    plan.workspaces[size_t(n)] = {0, align_up(workspace_bytes(graph, node, plan.capacity, device)), n, n};
   }
   const int end = int(graph.nodes().size()) - 1;
   for (ValueId v : graph.kept()) plan.values[size_t(v)].last = end;
@@ -64,10 +76,10 @@ void find_peak(const std::vector<Placement*>& all, size_t nodes, MemoryPlan& pla
 
 }  // namespace
 
-MemoryPlan plan_memory(const Graph& graph, const Dims& capacity, int threads) {
+MemoryPlan plan_memory(const Graph& graph, const Dims& capacity, const Device& device) {
   MemoryPlan plan;
   plan.capacity = capacity;
-  find_lifetimes(graph, threads, plan);
+  find_lifetimes(graph, device, plan);
   std::vector<Placement*> all;
   for (auto* list : {&plan.values, &plan.workspaces}) {
     for (Placement& p : *list) {

@@ -1,7 +1,7 @@
 // Lifetimes and offsets. A pure function of a graph and the capacity of a micro-batch: it allocates nothing, so planning
 // for a machine that is not here costs nothing.
 //
-//   MemoryPlan plan = plan_memory(graph, {.tokens = 1024, .sequences = 8, .longest = 128}, threads);
+//   MemoryPlan plan = plan_memory(graph, {.tokens = 1024, .sequences = 8, .longest = 128}, {.threads = 2});
 //   float* y = base + plan.values[y_id].offset;      // valid from node .first to node .last
 #pragma once
 
@@ -36,6 +36,6 @@ struct MemoryPlan {
   int peak_node = 0;                  // where that is
 };
 
-MemoryPlan plan_memory(const Graph& graph, const Dims& capacity, int threads);
+MemoryPlan plan_memory(const Graph& graph, const Dims& capacity, const Device& device);
 
 }  // namespace snug

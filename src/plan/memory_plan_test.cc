@@ -11,7 +11,7 @@ class Scratch : public Op {
  public:
   explicit Scratch(size_t bytes) : bytes_(bytes) {}
   std::string_view name() const override { return "scratch"; }
-  size_t workspace_bytes(const Dims&, int threads) const override { return bytes_ * size_t(threads); }
+  size_t workspace_bytes(const Sizing& sizing) const override { return bytes_ * size_t(sizing.device.threads); }
   void run(const Call&) const override {}
 
  private:
@@ -41,7 +41,7 @@ TEST(MemoryPlan, RandomGraphsNeverOverlap) {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {
     const Graph graph = random_graph(random);
-    const MemoryPlan plan = plan_memory(graph, {.tokens = 37, .sequences = 5, .longest = 9}, 2);
+    const MemoryPlan plan = plan_memory(graph, {.tokens = 37, .sequences = 5, .longest = 9}, {.threads = 2});
     std::vector<Placement> all = plan.values;
     all.insert(all.end(), plan.workspaces.begin(), plan.workspaces.end());
     std::erase_if(all, [](const Placement& p) { return p.bytes == 0; });
@@ -67,9 +67,9 @@ TEST(MemoryPlan, ReusesDeadValuesAndKeepsWhatIsAskedFor) {
   for (int i = 0; i < 5; ++i) v.push_back(graph.add_value("v", {.rows_are = Rows::kTokens, .cols = 16}));
   for (size_t i = 0; i + 1 < v.size(); ++i) graph.add_node(op, {v[i]}, {v[i + 1]});
   const Dims dims = {.tokens = 1, .sequences = 1, .longest = 1};
-  EXPECT_EQ(plan_memory(graph, dims, 1).bytes, 2 * 64u);
+  EXPECT_EQ(plan_memory(graph, dims, {}).bytes, 2 * 64u);
   graph.keep(v[1]);
-  EXPECT_EQ(plan_memory(graph, dims, 1).bytes, 3 * 64u);
+  EXPECT_EQ(plan_memory(graph, dims, {}).bytes, 3 * 64u);
 }
 
 }  // namespace

@@ -91,11 +91,11 @@ class Search {
     plan.layers = request_.model->layers();
     plan.micro_batches = (request_.workload.step_tokens + capacity - 1) / capacity;
     plan.step = graph(recomputed_layers);
-    plan.step_memory = plan_memory(plan.step->graph, plan.capacity, request_.threads);
+    plan.step_memory = plan_memory(plan.step->graph, plan.capacity, request_.device);
     size_t transient = plan.step_memory.bytes;
     if (scoring_) {
       plan.scoring = scoring_;
-      plan.scoring_memory = plan_memory(scoring_->graph, plan.capacity, request_.threads);
+      plan.scoring_memory = plan_memory(scoring_->graph, plan.capacity, request_.device);
       transient = std::max(transient, plan.scoring_memory.bytes);
     }
     plan.layout = lay_out_arena(request_.model->parameters(),

@@ -37,7 +37,7 @@ struct PlanRequest {
   Workload workload;
   ProcessFacts process;
   uint64_t budget_bytes = 0;
-  int threads = 1;
+  Device device;
   std::optional<int> pinned_recompute;          // layers
   std::optional<int64_t> pinned_capacity;       // tokens
 };

@@ -42,7 +42,7 @@ class Golden : public testing::TestWithParam<std::pair<int64_t, int>> {  // capa
     request.workload = {.batch_size = 7, .longest = 40, .step_tokens = 106};
     request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
     request.budget_bytes = uint64_t{1} << 30;
-    request.threads = 2;
+    request.device = {.kind = DeviceKind::kCpu, .threads = 2};
     request.pinned_capacity = GetParam().first;
     request.pinned_recompute = GetParam().second;
     plan_ = make_plan(request);

@@ -89,7 +89,7 @@ void Runner::make_plan_and_load(const RunnerOptions& options) {
   request.workload = {.batch_size = kMaxSequences, .longest = longest, .step_tokens = std::max(longest, kUsefulTokens)};
   request.process = {overhead.bytes, overhead.startup_peak_bytes, BatchBuilder::bytes};
   request.budget_bytes = effective_budget(options.common.memory_bytes);
-  request.threads = num_threads();
+  request.device = {.kind = DeviceKind::kCpu, .threads = num_threads()};
   plan_ = make_plan(request);
   if (!plan_.fits) {
     throw Error(ErrorKind::kBudget, summarize(plan_).to_text(),

@@ -41,7 +41,7 @@ void rehearse() {
   request.workload = {.batch_size = kSequences, .longest = kLength, .step_tokens = kTokens};
   request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
   request.budget_bytes = uint64_t{1} << 40;
-  request.threads = num_threads();
+  request.device = {.kind = DeviceKind::kCpu, .threads = num_threads()};
   request.pinned_recompute = 1;
   const Plan plan = make_plan(request);
   Stepper stepper(*model, plan);

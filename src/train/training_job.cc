@@ -156,7 +156,7 @@ PlanRequest plan_request(const TrainingJob& job, const Overhead& overhead) {
     return bytes;
   };
   request.budget_bytes = effective_budget(o.memory_bytes);
-  request.threads = num_threads();
+  request.device = {.kind = DeviceKind::kCpu, .threads = num_threads()};
   request.pinned_recompute = pinned_recompute(o.recompute, job.model->layers());
   if (o.micro_batch_tokens > 0) {
     if (o.micro_batch_tokens < request.workload.longest) {
