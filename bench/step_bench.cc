@@ -15,7 +15,7 @@
 #include "data/batch_builder.h"
 #include "model/config.h"
 #include "model/weights.h"
-#include "train/stepper.h"
+#include "runtime/cpu_engine.h"
 
 namespace snug {
 namespace {
@@ -65,14 +65,18 @@ void run(const std::string& name) {
   request.budget_bytes = uint64_t{1} << 40;
   request.device = {.kind = DeviceKind::kCpu, .threads = num_threads()};
   const Plan plan = make_plan(request);
-  Stepper stepper(*model, plan);
-  for (size_t i = 0; i < model->parameters().size(); ++i) initialize(model->parameters()[i], stepper.weights(i), {});
+  CpuEngine engine(*model, plan, /*seed=*/1);
+  for (size_t i = 0; i < model->parameters().size(); ++i) {
+    std::vector<float> values(size_t(model->parameters()[i].size()));
+    initialize(model->parameters()[i], 0, values, {});
+    engine.parameter(Region::kWeights, i).write(0, std::as_bytes(std::span(values)));
+  }
   std::vector<double> times;
   for (int step = 0; step < kWarmUp + kTimed; ++step) {
     const auto start = std::chrono::steady_clock::now();
-    stepper.begin(1, uint64_t(batch.dims.sequences));
-    stepper.accumulate(batch);
-    stepper.update({.step = step + 1}, 1.0);
+    engine.begin(uint64_t(batch.dims.sequences));
+    engine.accumulate(batch);
+    engine.update({.step = step + 1}, 1.0);
     times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   times.erase(times.begin(), times.begin() + kWarmUp);

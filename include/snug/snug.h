@@ -17,7 +17,9 @@ namespace snug {
 struct CommonOptions {
   std::string model;          // a Hugging Face folder
   std::optional<uint64_t> memory_bytes;  // the budget of the whole process; empty: what this machine can give
-  std::string device = "cpu";
+  std::string device = "cpu";  // cpu, cuda, cuda:N
+  std::string precision = "auto";  // auto, fp32, bf16, fp16
+  bool tf32 = false;  // products of fp32 numbers may round their factors to TF32
   int threads = 0;            // 0: all processors this process may use
   int64_t max_length = 0;     // tokens a text; 0: what the model has positions for
   std::string text_column, text_pair_column, label_column;  // empty: by the usual names

@@ -15,9 +15,6 @@ struct TrainingFlags {
   bool json = false, ignored = false;
 
   TrainOptions resolved() const {
-    if (options.device != "cpu") {
-      fail(ErrorKind::kDevice, "--device {}: this version of snug runs on the CPU only", options.device);
-    }
     TrainOptions result = options;
     if (per_device_batch > 0) result.batch_size = per_device_batch * accumulation;
     else if (accumulation > 1) result.batch_size = options.batch_size * accumulation;

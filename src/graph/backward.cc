@@ -84,7 +84,10 @@ GradientWriter::Target BackwardPass::gradient_for(ValueId x) {
   gradient.name = "d(" + gradient.name + ")";
   gradient.trainable = false;
   const bool parameter = gradient.storage == Storage::kParameter;
-  if (parameter) gradient.storage = Storage::kGradient;
+  if (parameter) {
+    gradient.storage = Storage::kGradient;
+    gradient.desc.dtype = DType::kF32;  // sums over micro-batches
+  }
   graph_.values_.push_back(std::move(gradient));
   const ValueId id = ValueId(graph_.values_.size() - 1);
   gradients_[x] = id;

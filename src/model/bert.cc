@@ -88,18 +88,18 @@ int Bert::add_table(const std::string& name, int64_t rows) {
 
 LinearSlots Bert::add_linear(const std::string& name, int64_t out, int64_t in, bool is_head) {
   const std::string file_name = name == "classifier" ? name : kPrefix + name;
-  parameters_.push_back({.name = name + ".weight", .rows = out, .cols = in, .is_head = is_head,
+  parameters_.push_back({.name = name + ".weight", .rows = out, .cols = in, .is_factor = true, .is_head = is_head,
                          .parts = {{file_name + ".weight", out}}});
   parameters_.push_back({.name = name + ".bias", .cols = out, .is_vector = true, .init = Init::kZeros, .decays = false,
-                         .is_head = is_head, .parts = {{file_name + ".bias", out}}});
+                         .is_factor = true, .is_head = is_head, .parts = {{file_name + ".bias", out}}});
   return {int(parameters_.size()) - 2, int(parameters_.size()) - 1};
 }
 
 LinearSlots Bert::add_qkv(const std::string& prefix) {
   const int64_t hidden = config_.hidden_size;
-  Parameter weight{.name = prefix + "qkv.weight", .rows = 3 * hidden, .cols = hidden, .parts = {}};
+  Parameter weight{.name = prefix + "qkv.weight", .rows = 3 * hidden, .cols = hidden, .is_factor = true, .parts = {}};
   Parameter bias{.name = prefix + "qkv.bias", .cols = 3 * hidden, .is_vector = true, .init = Init::kZeros,
-                 .decays = false, .parts = {}};
+                 .decays = false, .is_factor = true, .parts = {}};
   for (const char* part : {"query", "key", "value"}) {
     weight.parts.push_back({kPrefix + prefix + part + ".weight", hidden});
     bias.parts.push_back({kPrefix + prefix + part + ".bias", hidden});
@@ -140,7 +140,8 @@ class Bert::Builder {
       : bert_(bert), config_(bert.config_), options_(options), training_(options.purpose == Purpose::kTraining) {
     for (size_t i = 0; i < bert.parameters_.size(); ++i) {
       const Parameter& p = bert.parameters_[i];
-      parameters_.push_back(graph_.add_parameter(p.name, {.rows = p.rows, .cols = p.cols}, int(i), training_));
+      parameters_.push_back(graph_.add_parameter(p.name, {.dtype = p.is_factor ? options.compute : DType::kF32, .rows = p.rows, .cols = p.cols},
+                                                 int(i), training_));
     }
   }
 
@@ -163,12 +164,15 @@ class Bert::Builder {
 
  private:
   ValueId tokens(const std::string& name, int64_t cols) {
-    return graph_.add_value(name, {.rows_are = Rows::kTokens, .cols = cols});
+    return graph_.add_value(name, {.dtype = options_.compute, .rows_are = Rows::kTokens, .cols = cols});
   }
   // Kept for backward alone.
   ValueId saved(const std::string& name, int64_t cols) { return training_ ? tokens(name, cols) : kNoValue; }
+  ValueId saved_statistics(const std::string& name, int64_t cols) {
+    return training_ ? graph_.add_value(name, {.rows_are = Rows::kTokens, .cols = cols}) : kNoValue;
+  }
   ValueId sequences(const std::string& name, int64_t cols) {
-    return graph_.add_value(name, {.rows_are = Rows::kSequences, .cols = cols});
+    return graph_.add_value(name, {.dtype = options_.compute, .rows_are = Rows::kSequences, .cols = cols});
   }
   ValueId parameter(int slot) const { return parameters_[size_t(slot)]; }
   float hidden_dropout() const { return float(config_.hidden_dropout); }
@@ -180,7 +184,7 @@ class Bert::Builder {
 
   ValueId embeddings() {
     graph_.begin_segment("embeddings");
-    const ValueId y = tokens("embeddings", config_.hidden_size), stats = saved("embeddings.stats", 2);
+    const ValueId y = tokens("embeddings", config_.hidden_size), stats = saved_statistics("embeddings.stats", 2);
     graph_.add_node(embedding({.hidden = config_.hidden_size, .eps = float(config_.layer_norm_eps),
                                .dropout = hidden_dropout(), .site = 0, .padding_id = config_.pad_token_id}),
                     {parameter(bert_.word_), parameter(bert_.position_), parameter(bert_.type_),
@@ -191,7 +195,7 @@ class Bert::Builder {
 
   ValueId norm_node(const std::string& name, const NormSlots& slots, uint32_t site, ValueId x, ValueId residual) {
     const ValueId y = tokens(name, config_.hidden_size), sum = saved(name + ".sum", config_.hidden_size);
-    const ValueId stats = saved(name + ".stats", 2);
+    const ValueId stats = saved_statistics(name + ".stats", 2);
     graph_.add_node(residual_norm({.hidden = config_.hidden_size, .eps = float(config_.layer_norm_eps),
                                    .dropout = hidden_dropout(), .site = site}),
                     {x, residual, parameter(slots.gamma), parameter(slots.beta)}, {y, sum, stats});
@@ -206,7 +210,7 @@ class Bert::Builder {
 
     const ValueId qkv = tokens(name + ".qkv", 3 * hidden);
     linear_node(slots.qkv, Activation::kNone, x, {qkv});
-    const ValueId context = tokens(name + ".context", hidden), lse = saved(name + ".lse", heads);
+    const ValueId context = tokens(name + ".context", hidden), lse = saved_statistics(name + ".lse", heads);
     graph_.add_node(attention({.heads = heads, .head_dim = hidden / heads, .dropout = float(config_.attention_dropout),
                                .site = layer_site(i, 0), .causal = false}),
                     {qkv}, {context, lse});

@@ -26,6 +26,7 @@ struct GraphOptions {
   Purpose purpose = Purpose::kTraining;
   int recomputed_layers = 0;  // the first so many layers: they wait longest for their backward
   Pooling pooling = Pooling::kMean;
+  DType compute = DType::kF32;  // of activations and of the factors of products
 };
 
 struct StepGraph {

@@ -23,7 +23,8 @@ struct Parameter {
   bool is_vector = false;  // one-dimensional in files
   Init init = Init::kNormal;
   bool decays = true;    // weight decay applies: not to biases and norms
-  bool is_head = false;  // may be missing in a pre-trained file: then it is made new, and that is said
+  bool is_factor = false;  // a factor of products (and their biases): read in the type products compute in
+  bool is_head = false;    // may be missing in a pre-trained file: then it is made new, and that is said
   std::vector<ParameterPart> parts;
 
   int64_t size() const { return rows * cols; }

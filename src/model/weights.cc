@@ -118,14 +118,22 @@ LoadReport load_weights(const WeightFolder& files, const ParameterTable& table, 
                         const LoadOptions& options) {
   Match found = match(files, table, options);
   Progress progress("loading weights", table.size(), "tensors");
+  std::vector<float> buffer(kPieceBytes / sizeof(float));
   for (size_t i = 0; i < table.size(); ++i) {
-    std::span<float> values = memory(i);
+    const Block block = memory(i);
     if (found.make_new[i]) {
-      initialize(table[i], values, options);
+      in_pieces(size_t(table[i].size()), std::span(buffer), [&](size_t first, std::span<float> piece) {
+        initialize(table[i], first, piece, options);
+        block.write(first * sizeof(float), std::as_bytes(piece));
+      });
     } else {
+      size_t before = 0;  // elements of earlier parts
       for (const TensorEntry* tensor : found.tensors[i]) {
-        files.read_as_f32(tensor->name, 0, values.first(tensor->elements()));
-        values = values.subspan(tensor->elements());
+        in_pieces(tensor->elements(), std::span(buffer), [&](size_t first, std::span<float> piece) {
+          files.read_as_f32(tensor->name, first, piece);
+          block.write((before + first) * sizeof(float), std::as_bytes(piece));
+        });
+        before += tensor->elements();
       }
     }
     progress.update(i + 1);
@@ -133,16 +141,18 @@ LoadReport load_weights(const WeightFolder& files, const ParameterTable& table, 
   return found.report;
 }
 
-void initialize(const Parameter& parameter, std::span<float> values, const LoadOptions& options) {
+void initialize(const Parameter& parameter, size_t first, std::span<float> values, const LoadOptions& options) {
   if (parameter.init != Init::kNormal) {
     std::fill(values.begin(), values.end(), parameter.init == Init::kOnes ? 1.0f : 0.0f);
     return;
   }
+  SNUG_CHECK(first % 2 == 0);
   uint64_t name_hash = 0;
   for (char c : parameter.name) name_hash = mix64(name_hash ^ uint8_t(c));
   const uint64_t key = mix64(options.seed) ^ name_hash;
   for (size_t i = 0; i < values.size(); i += 2) {  // Box and Muller: two draws, two normal values
-    const auto draw = philox({uint32_t(i), uint32_t(uint64_t(i) >> 32), 0, 0}, {uint32_t(key), uint32_t(key >> 32)});
+    const uint64_t at = first + i;
+    const auto draw = philox({uint32_t(at), uint32_t(at >> 32), 0, 0}, {uint32_t(key), uint32_t(key >> 32)});
     const double u = (double(draw[0]) + 0.5) * 0x1p-32, angle = 2 * std::numbers::pi * double(draw[1]) * 0x1p-32;
     const double radius = options.initializer_range * std::sqrt(-2 * std::log(u));
     values[i] = float(radius * std::cos(angle));
@@ -161,12 +171,17 @@ void save_weights(const std::filesystem::path& folder, const ParameterTable& tab
     }
   }
   SafetensorsWriter writer(folder / "model.safetensors", std::move(entries));
+  std::vector<float> buffer(kPieceBytes / sizeof(float));
   for (size_t i = 0; i < table.size(); ++i) {
-    std::span<const float> values = memory(i);
+    const Block block = memory(i);
+    size_t before = 0;
     for (const ParameterPart& part : table[i].parts) {
       const size_t count = size_t(part.rows * (table[i].is_vector ? 1 : table[i].cols));
-      writer.write(part.name, values.first(count));
-      values = values.subspan(count);
+      in_pieces(count, std::span(buffer), [&](size_t first, std::span<float> piece) {
+        block.read((before + first) * sizeof(float), std::as_writable_bytes(piece));
+        writer.write(part.name, piece);
+      });
+      before += count;
     }
   }
   writer.commit();

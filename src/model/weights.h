@@ -9,14 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "core/memory.h"
 #include "model/parameters.h"
 
 namespace snug {
 
 class WeightFolder;
 
-// Where parameter i lies.
-using ParameterMemory = std::function<std::span<float>(size_t parameter)>;
+// Where parameter i lies, as fp32.
+using ParameterMemory = std::function<Block(size_t parameter)>;
 
 struct LoadOptions {
   uint64_t seed = 42;               // of parameters that are made new
@@ -37,8 +38,9 @@ LoadReport load_weights(const WeightFolder& files, const ParameterTable& table, 
 // The same checks from the files' headers alone, before any memory is taken.
 LoadReport check_weights(const WeightFolder& files, const ParameterTable& table, const LoadOptions& options);
 
-// Fills a parameter as a fresh model has it: a pure function of (seed, name, element).
-void initialize(const Parameter& parameter, std::span<float> values, const LoadOptions& options);
+// Elements [first, first + values.size()) of a parameter as a fresh model has it: a pure function of (seed, name,
+// element). `first` is even.
+void initialize(const Parameter& parameter, size_t first, std::span<float> values, const LoadOptions& options);
 
 // Writes model.safetensors under the Hugging Face names.
 void save_weights(const std::filesystem::path& folder, const ParameterTable& table, const ParameterMemory& memory);

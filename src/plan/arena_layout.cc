@@ -10,24 +10,34 @@ constexpr size_t kScalarBytes = kTensorAlignment;  // a handful of accumulators
 
 }  // namespace
 
-ArenaLayout lay_out_arena(const ParameterTable& parameters, ArenaUse use, size_t transient_bytes) {
+ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& needs) {
   ArenaLayout layout;
+  const bool training = needs.use == ArenaUse::kTraining;
   for (const Parameter& p : parameters) {
-    layout.parameter_offset.push_back(layout.parameter_bytes);
-    layout.parameter_bytes += align_up(size_t(p.size()) * sizeof(float));
+    const bool copied = p.is_factor && needs.compute != DType::kF32;
+    layout.copy_offset.push_back(copied ? layout.copy_bytes : kNoOffset);
+    if (copied) layout.copy_bytes += align_up(size_t(p.size()) * dtype_bytes(needs.compute));
+    const bool kept = training || !copied;
+    layout.parameter_offset.push_back(kept ? layout.parameter_bytes : kNoOffset);
+    if (kept) layout.parameter_bytes += align_up(size_t(p.size()) * sizeof(float));
   }
   size_t end = layout.parameter_bytes;
-  if (use == ArenaUse::kTraining) {
+  const auto take = [&](size_t& at, size_t bytes) {
+    at = end;
+    end += align_up(bytes);
+  };
+  if (training) {
     for (size_t* region : {&layout.gradients, &layout.first_moments, &layout.second_moments}) {
-      *region = end;
-      end += layout.parameter_bytes;
+      take(*region, layout.parameter_bytes);
     }
   }
-  layout.scalars = end;
-  end += kScalarBytes;
-  layout.transient = end;
-  layout.transient_bytes = transient_bytes;
-  layout.bytes = align_up(end + transient_bytes, kPage);
+  take(layout.copies, layout.copy_bytes);
+  take(layout.scalars, kScalarBytes);
+  layout.table_bytes = needs.table_bytes;
+  take(layout.tables, needs.table_bytes);
+  layout.transient_bytes = needs.transient_bytes;
+  take(layout.transient, needs.transient_bytes);
+  layout.bytes = align_up(end, kPage);
   return layout;
 }
 

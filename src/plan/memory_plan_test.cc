@@ -67,9 +67,9 @@ TEST(MemoryPlan, ReusesDeadValuesAndKeepsWhatIsAskedFor) {
   for (int i = 0; i < 5; ++i) v.push_back(graph.add_value("v", {.rows_are = Rows::kTokens, .cols = 16}));
   for (size_t i = 0; i + 1 < v.size(); ++i) graph.add_node(op, {v[i]}, {v[i + 1]});
   const Dims dims = {.tokens = 1, .sequences = 1, .longest = 1};
-  EXPECT_EQ(plan_memory(graph, dims, {}).bytes, 2 * 64u);
+  EXPECT_EQ(plan_memory(graph, dims, {}).bytes, 2 * kTensorAlignment);
   graph.keep(v[1]);
-  EXPECT_EQ(plan_memory(graph, dims, {}).bytes, 3 * 64u);
+  EXPECT_EQ(plan_memory(graph, dims, {}).bytes, 3 * kTensorAlignment);
 }
 
 }  // namespace

@@ -9,14 +9,6 @@
 namespace snug {
 namespace {
 
-// Heap growth that no table counts: graph nodes, executor tables, log lines, stacks. Measured with the smallest and the
-// largest models of the tests; generous, because it is the only figure here that is not derived.
-constexpr uint64_t kSlackBytes = 512 << 10;
-
-// The printed minimum leaves this much room for the few pages by which two starts of one program differ. A budget is
-// accepted this much below the printed minimum and not further.
-constexpr uint64_t kStartTolerance = 512 << 10;
-
 // A micro-batch reads every weight three times whatever its size; that costs about as much time as this many tokens.
 constexpr double kTokensPerPass = 24;
 
@@ -49,7 +41,7 @@ class Search {
     }
     Plan plan = best ? std::move(*best) : smallest;
     plan.fits = best.has_value();
-    plan.minimum_budget_bytes = smallest.peak_bytes + kStartTolerance;
+    plan.minimum_budget_bytes = smallest.peak_bytes + request_.process.tolerance_bytes;
     return plan;
   }
 
@@ -99,8 +91,13 @@ class Search {
       transient = std::max(transient, plan.scoring_memory.bytes);
     }
     plan.layout = lay_out_arena(request_.model->parameters(),
-                                training() ? ArenaUse::kTraining : ArenaUse::kInference, transient);
+                                {.use = training() ? ArenaUse::kTraining : ArenaUse::kInference,
+                                 .compute = request_.graph.compute,
+                                 .transient_bytes = transient,
+                                 .table_bytes = request_.process.table_bytes ? request_.process.table_bytes(plan.capacity) : 0});
     plan.arena_bytes = plan.layout.bytes;
+    plan.compute = request_.graph.compute;
+    plan.device = request_.device;
     plan.overhead_bytes = request_.process.overhead_bytes;
     plan.buffer_bytes = request_.process.buffer_bytes(plan.capacity);
     itemise(plan);
@@ -108,22 +105,31 @@ class Search {
   }
 
   void itemise(Plan& plan) const {
-    const uint64_t weights = plan.layout.parameter_bytes;
+    const bool cpu = request_.device.kind == DeviceKind::kCpu;
+    const uint64_t weights = plan.layout.parameter_bytes, copies = plan.layout.copy_bytes;
+    const uint64_t taken = (plan.arena_bytes + request_.process.arena_granule - 1) / request_.process.arena_granule *
+                           request_.process.arena_granule;
     plan.items = {{"weights", weights}};
+    if (copies > 0) plan.items.push_back({fmt::format("weights in {}", dtype_name(plan.compute)), copies});
     if (training()) {
       plan.items.push_back({"gradients", weights});
       plan.items.push_back({"optimizer state", 2 * weights});
     }
     plan.items.push_back({training() ? "activations and workspace" : "activations",
-                          plan.arena_bytes - (training() ? 4 : 1) * weights});
-    plan.items.push_back({"data and file buffers", plan.buffer_bytes});
-    plan.items.push_back({"program, libraries, tokenizer", plan.overhead_bytes});
-    plan.items.push_back({"heap and stacks", kSlackBytes});
+                          taken - (training() ? 4 : 1) * weights - copies});
+    if (cpu) plan.items.push_back({"data and file buffers", plan.buffer_bytes});
+    plan.items.push_back({cpu ? "program, libraries, tokenizer" : "CUDA context, libraries, kernels", plan.overhead_bytes});
+    plan.items.push_back({cpu ? "heap and stacks" : "CUDA graphs", request_.process.slack_bytes});
     for (const PlanItem& item : plan.items) plan.peak_bytes += item.bytes;
+    if (!cpu) {
+      plan.host_peak_bytes = request_.process.host_bytes + plan.buffer_bytes;
+      return;
+    }
     if (request_.process.startup_peak_bytes > plan.peak_bytes) {
       plan.items.push_back({"start-up beyond that", request_.process.startup_peak_bytes - plan.peak_bytes});
       plan.peak_bytes = request_.process.startup_peak_bytes;
     }
+    plan.host_peak_bytes = plan.peak_bytes;
   }
 
   bool fits(int recomputed_layers, int64_t capacity) {
@@ -177,12 +183,14 @@ Plan make_plan(const PlanRequest& request) {
   return Search(request).run();
 }
 
-PlanSummary summarize(const Plan& plan) {
+PlanSummary summarize(const Plan& plan, std::string device) {
   PlanSummary summary;
   summary.fits = plan.fits;
-  summary.device = "cpu";
+  summary.device = std::move(device);
+  summary.precision = dtype_name(plan.compute);
   summary.budget_bytes = plan.budget_bytes;
-  summary.peak_bytes = summary.host_peak_bytes = plan.peak_bytes;
+  summary.peak_bytes = plan.peak_bytes;
+  summary.host_peak_bytes = plan.host_peak_bytes;
   summary.overhead_bytes = plan.overhead_bytes;
   summary.arena_bytes = plan.arena_bytes;
   summary.minimum_budget_bytes = plan.minimum_budget_bytes;

@@ -29,6 +29,12 @@ struct ProcessFacts {
   uint64_t startup_peak_bytes = 0;  // the most the process has occupied so far (reading the tokenizer, the data)
   // Buffers of the data pipeline and of file input and output for a given capacity.
   std::function<uint64_t(const Dims& capacity)> buffer_bytes;
+  uint64_t host_bytes = 0;       // where the device is not the host: what the process occupies there besides buffers
+  uint64_t slack_bytes = 0;      // growth that no table counts
+  uint64_t tolerance_bytes = 0;  // by which two starts of one program differ: the printed minimum leaves it
+  uint64_t arena_granule = 1;    // the device gives memory in multiples of this
+  // What the device keeps inside the arena besides tensors; empty: nothing.
+  std::function<size_t(const Dims& capacity)> table_bytes;
 };
 
 struct PlanRequest {
@@ -46,8 +52,10 @@ struct Plan {
   bool fits = false;
   uint64_t budget_bytes = 0;
   uint64_t minimum_budget_bytes = 0;
-  uint64_t overhead_bytes = 0, buffer_bytes = 0, arena_bytes = 0, peak_bytes = 0;
+  uint64_t overhead_bytes = 0, buffer_bytes = 0, arena_bytes = 0, peak_bytes = 0, host_peak_bytes = 0;
   Workload workload;
+  Device device;
+  DType compute = DType::kF32;
   Dims capacity;
   int recomputed_layers = 0, layers = 0;
   int64_t micro_batches = 0;  // of a step with the most tokens
@@ -64,6 +72,6 @@ struct Plan {
 Plan make_plan(const PlanRequest& request);
 
 // The plan as the library's callers see it.
-PlanSummary summarize(const Plan& plan);
+PlanSummary summarize(const Plan& plan, std::string device);
 
 }  // namespace snug

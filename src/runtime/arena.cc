@@ -26,6 +26,12 @@ Arena::~Arena() {
   if (base_ != nullptr) ::munmap(base_, bytes_);
 }
 
+void Arena::read(size_t offset, std::span<std::byte> to) const { std::memcpy(to.data(), base_ + offset, to.size()); }
+
+void Arena::write(size_t offset, std::span<const std::byte> from) {
+  std::memcpy(base_ + offset, from.data(), from.size());
+}
+
 size_t Arena::resident_bytes() const {
   const size_t page = size_t(::sysconf(_SC_PAGESIZE));
   constexpr size_t kPagesAtOnce = 1 << 16;

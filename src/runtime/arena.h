@@ -3,14 +3,19 @@
 
 #include <cstddef>
 
+#include "core/memory.h"
+
 namespace snug {
 
-class Arena {
+class Arena : public Memory {
  public:
   explicit Arena(size_t bytes);  // throws Error (kBudget) when the system does not give it
-  ~Arena();
+  ~Arena() override;
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
+
+  void read(size_t offset, std::span<std::byte> to) const override;
+  void write(size_t offset, std::span<const std::byte> from) override;
 
   std::byte* base() const { return base_; }
   size_t bytes() const { return bytes_; }

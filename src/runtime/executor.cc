@@ -36,30 +36,29 @@ std::byte* Executor::address(ValueId id) const {
   const auto slot = size_t(value.slot);
   switch (value.storage) {
     case Storage::kTransient: return base_ + layout_.transient + plan_.values[size_t(id)].offset;
-    case Storage::kParameter: return base_ + layout_.weights + layout_.parameter_offset[slot];
+    case Storage::kParameter:
+      return value.desc.dtype == DType::kF32 ? base_ + layout_.weights + layout_.parameter_offset[slot]
+                                             : base_ + layout_.copies + layout_.copy_offset[slot];
     case Storage::kGradient: return base_ + layout_.gradients + layout_.parameter_offset[slot];
     case Storage::kScalar: return base_ + layout_.scalars + slot * sizeof(double);
   }
   return nullptr;
 }
 
-void Executor::run(const Batch& batch, const StepContext& step) {
+void Executor::resize(const Dims& dims) {
   const Dims& capacity = plan_.capacity;
-  SNUG_CHECK(batch.dims.tokens <= capacity.tokens && batch.dims.sequences <= capacity.sequences &&
-             batch.dims.longest <= capacity.longest);
-  dims_ = batch.dims;
+  SNUG_CHECK(dims.tokens <= capacity.tokens && dims.sequences <= capacity.sequences && dims.longest <= capacity.longest);
+  dims_ = dims;
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    if (rows_are_[t] == Rows::kTokens) tensors_[t].rows = dims_.tokens;
-    if (rows_are_[t] == Rows::kSequences) tensors_[t].rows = dims_.sequences;
+    if (rows_are_[t] == Rows::kTokens) tensors_[t].rows = dims.tokens;
+    if (rows_are_[t] == Rows::kSequences) tensors_[t].rows = dims.sequences;
   }
-  const std::span<const Tensor> all = tensors_;
-  for (const Prepared& node : nodes_) {
-    node.op->run({.in = all.subspan(node.first_in, node.count_in),
-                  .out = all.subspan(node.first_out, node.count_out),
-                  .workspace = node.workspace,
-                  .batch = &batch,
-                  .step = &step});
-  }
+}
+
+void Executor::run(const Batch& batch, const StepContext& step) {
+  for_each(batch.dims, [&](const Placed& node) {
+    node.op.run({.in = node.in, .out = node.out, .workspace = node.workspace, .batch = &batch, .step = &step});
+  });
 }
 
 Tensor Executor::tensor(ValueId id) const {

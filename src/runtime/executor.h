@@ -1,5 +1,5 @@
-// Walks a planned graph. All pointers are resolved once; running a micro-batch only sets the row counts of tensors that
-// scale with it.
+// Walks a planned graph on any device. All pointers are resolved once; a micro-batch only sets the row counts of tensors
+// that scale with it.
 #pragma once
 
 #include <vector>
@@ -16,6 +16,24 @@ class Executor {
   Executor(const Graph& graph, const MemoryPlan& plan, const ArenaLayout& layout, std::byte* base);
 
   void run(const Batch& batch, const StepContext& step);
+
+  // One node as it lies in memory.
+  struct Placed {
+    const Op& op;
+    std::span<const Tensor> in, out;
+    std::span<std::byte> workspace;
+  };
+  // Sets the row counts to those of a micro-batch and calls body(Placed) for all nodes in order.
+  template <class Body>
+  void for_each(const Dims& dims, const Body& body) {
+    resize(dims);
+    const std::span<const Tensor> all = tensors_;
+    for (const Prepared& node : nodes_) {
+      body(Placed{*node.op, all.subspan(node.first_in, node.count_in), all.subspan(node.first_out, node.count_out),
+                  node.workspace});
+    }
+  }
+
   // A value's memory, with the sizes of the last run.
   Tensor tensor(ValueId value) const;
   double* scalar(ValueId value) const;
@@ -27,6 +45,7 @@ class Executor {
     std::span<std::byte> workspace;
   };
 
+  void resize(const Dims& dims);
   std::byte* address(ValueId value) const;
 
   const Graph& graph_;

@@ -46,9 +46,18 @@ std::string hex(uint64_t hash) { return fmt::format("{:016x}", hash); }
 std::string checksum_of(std::string_view text) {
   return hex(XXH3_64bits(text.data(), text.size()));
 }
-std::string checksum_of(std::span<const std::byte> bytes) {
-  return hex(XXH3_64bits(bytes.data(), bytes.size()));
-}
+
+// Of bytes that come in pieces.
+class Checksum {
+ public:
+  Checksum() { XXH3_64bits_reset(&state_); }
+  void add(std::span<const std::byte> piece) { XXH3_64bits_update(&state_, piece.data(), piece.size()); }
+  std::string text() const { return hex(XXH3_64bits_digest(&state_)); }
+
+ private:
+  XXH3_state_t state_;
+};
+
 std::string to_text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -313,7 +322,7 @@ void check_free_space(const fs::path& folder, const CheckpointContents& contents
   // covers both.
   uint64_t needed = kSlackBytes + to_text(contents.state).size();
   for (const CheckpointTensor& tensor : contents.tensors) {
-    needed += tensor.data.size() + 2 * tensor.name.size() + 256;
+    needed += tensor.data.bytes + 2 * tensor.name.size() + 256;
   }
   const uint64_t available = available_bytes(folder);
   if (available >= needed) return;
@@ -328,16 +337,22 @@ Manifest write_tensors(const fs::path& path, const CheckpointContents& contents)
       .step = contents.step, .state = contents.state, .tensor_file_bytes = 0, .tensors = {}};
   std::vector<TensorEntry> declared;
   for (const CheckpointTensor& tensor : contents.tensors) {
-    SNUG_CHECK(tensor.data.size() % dtype_bytes(tensor.dtype) == 0);
+    SNUG_CHECK(tensor.data.bytes % dtype_bytes(tensor.dtype) == 0);
     declared.push_back({.name = tensor.name,
                         .dtype = tensor.dtype,
-                        .shape = {int64_t(tensor.data.size() / dtype_bytes(tensor.dtype))}});
+                        .shape = {int64_t(tensor.data.bytes / dtype_bytes(tensor.dtype))}});
   }
   SafetensorsWriter writer(path, std::move(declared), {{"format", kFormat}});
+  std::vector<std::byte> buffer(kCheckpointBufferBytes);
   for (const CheckpointTensor& tensor : contents.tensors) {
-    const TensorRecord record{tensor.dtype, tensor.data.size(), checksum_of(tensor.data)};
+    Checksum checksum;
+    in_pieces(tensor.data.bytes, std::span(buffer), [&](size_t at, std::span<std::byte> piece) {
+      tensor.data.read(at, piece);
+      checksum.add(piece);
+      writer.write_bytes(tensor.name, piece);
+    });
+    const TensorRecord record{tensor.dtype, tensor.data.bytes, checksum.text()};
     SNUG_CHECK(manifest.tensors.emplace(tensor.name, record).second);
-    writer.write_bytes(tensor.name, tensor.data);
   }
   writer.commit();
   manifest.tensor_file_bytes = writer.file_bytes();
@@ -391,14 +406,12 @@ class TemporaryFolder {
 
 std::string checksum_in_file(const SafetensorsFile& file, const TensorEntry& tensor,
                              std::span<std::byte> buffer) {
-  XXH3_state_t state;
-  XXH3_64bits_reset(&state);
-  for (uint64_t done = 0; done < tensor.bytes(); done += buffer.size()) {
-    const auto part = buffer.first(std::min<uint64_t>(buffer.size(), tensor.bytes() - done));
-    file.read_bytes(tensor, done, part);
-    XXH3_64bits_update(&state, part.data(), part.size());
-  }
-  return hex(XXH3_64bits_digest(&state));
+  Checksum checksum;
+  in_pieces(tensor.bytes(), buffer, [&](size_t at, std::span<std::byte> piece) {
+    file.read_bytes(tensor, at, piece);
+    checksum.add(piece);
+  });
+  return checksum.text();
 }
 
 // What the checkpoint holds and what the caller wants must be one list.
@@ -411,10 +424,10 @@ void check_wanted(const fs::path& checkpoint, const Manifest& manifest,
            checkpoint.string(), tensor.name);
     }
     const auto& [name, stored] = *record;
-    if (stored.dtype != tensor.dtype || stored.bytes != tensor.data.size()) {
+    if (stored.dtype != tensor.dtype || stored.bytes != tensor.data.bytes) {
       fail(ErrorKind::kInput, "{}: tensor \"{}\" is {} bytes of {}, expected {} of {}",
            checkpoint.string(), name, stored.bytes, safetensors_dtype(stored.dtype),
-           tensor.data.size(), safetensors_dtype(tensor.dtype));
+           tensor.data.bytes, safetensors_dtype(tensor.dtype));
     }
   }
   for (const auto& [name, record] : manifest.tensors) {
@@ -482,11 +495,17 @@ void load_checkpoint_tensors(const fs::path& checkpoint,
   const SafetensorsFile file(checkpoint / kTensorFile);
   Progress progress("loading " + checkpoint.filename().string(), manifest.tensor_file_bytes,
                     "bytes");
+  std::vector<std::byte> buffer(kCheckpointBufferBytes);
   for (const CheckpointTensor& tensor : tensors) {
     const TensorRecord& record = manifest.tensors.at(tensor.name);
     const TensorEntry& entry = entry_of(file, tensor.name, record);
-    file.read_bytes(entry, 0, tensor.data);
-    check_checksum(file.path(), tensor.name, checksum_of(tensor.data), record.checksum);
+    Checksum checksum;
+    in_pieces(tensor.data.bytes, std::span(buffer), [&](size_t at, std::span<std::byte> piece) {
+      file.read_bytes(entry, at, piece);
+      checksum.add(piece);
+      tensor.data.write(at, piece);
+    });
+    check_checksum(file.path(), tensor.name, checksum.text(), record.checksum);
     progress.update(entry.end);
   }
 }

@@ -1,6 +1,6 @@
 // Checkpoints: named blocks of memory and a small JSON document, on disk as step-N/ folders that
-// exist whole or not at all. Knows nothing about models. Tensors go straight from and to the
-// caller's memory, so saving needs no copy; the format is in docs/files.md.
+// exist whole or not at all. Knows nothing about models. Tensors stream from and to the
+// caller's memory through a small buffer; the format is in docs/files.md.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +13,18 @@
 
 #include "core/dtype.h"
 #include "core/json.h"
+#include "core/memory.h"
 
 namespace snug {
 
 // All the memory that saving, verifying or loading takes beside the caller's tensors and the
 // manifest.
-inline constexpr size_t kCheckpointBufferBytes = 256 << 10;
+inline constexpr size_t kCheckpointBufferBytes = kPieceBytes;
 
 struct CheckpointTensor {
   std::string name;
   DType dtype = DType::kF32;
-  std::span<std::byte>
-      data;  // whole elements; read by save_checkpoint, written by load_checkpoint_tensors
+  Block data;  // whole elements; read by save_checkpoint, written by load_checkpoint_tensors
 };
 
 struct CheckpointContents {

@@ -21,15 +21,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Memory whose values tell the step and the version they were saved at.
-class Memory {
+// Values whose values tell the step and the version they were saved at.
+class Values {
  public:
-  explicit Memory(float value) : weights_(1000, value), moments_(333, std::byte(int(value))) {}
+  explicit Values(float value) : weights_(1000, value), moments_(333, std::byte(int(value))) {}
 
   std::vector<CheckpointTensor> tensors() {
-    return {{"weights", DType::kF32, std::as_writable_bytes(std::span(weights_))},
+    return {{"weights", DType::kF32, weight_memory_.block()},
             {"empty", DType::kF32, {}},
-            {"moments", DType::kU8, moments_}};
+            {"moments", DType::kU8, moment_memory_.block()}};
   }
   bool all_equal(float value) const {
     return weights_ == std::vector<float>(1000, value) &&
@@ -40,6 +40,7 @@ class Memory {
  private:
   std::vector<float> weights_;
   std::vector<std::byte> moments_;
+  HostMemory weight_memory_{std::as_writable_bytes(std::span(weights_))}, moment_memory_{moments_};
 };
 
 class CheckpointTest : public ::testing::Test {
@@ -56,7 +57,7 @@ class CheckpointTest : public ::testing::Test {
   }
 
   void save(uint64_t step, float value, int keep = 2) const {
-    Memory memory(value);
+    Values memory(value);
     save_checkpoint(
         folder_,
         {.step = step, .state = {{"value", value}, {"loss", 0.1}}, .tensors = memory.tensors()},
@@ -65,7 +66,7 @@ class CheckpointTest : public ::testing::Test {
 
   // The value of a checkpoint, after checking that state and tensors agree.
   static float load(const fs::path& checkpoint) {
-    Memory memory(-1);
+    Values memory(-1);
     load_checkpoint_tensors(checkpoint, memory.tensors());
     const float value = read_checkpoint_state(checkpoint).at("value").get<float>();
     EXPECT_TRUE(memory.all_equal(value)) << checkpoint;
@@ -211,11 +212,11 @@ TEST_F(CheckpointTest, AnIncompleteOneDoesNotCountAsKept) {
 }
 
 TEST_F(CheckpointTest, EveryBitFlipIsFoundOrHarmless) {
-  Memory memory(1);
+  Values memory(1);
   const auto small = [&] {
     std::vector<CheckpointTensor> tensors = memory.tensors();
-    tensors[0].data = tensors[0].data.first(16);
-    tensors[2].data = tensors[2].data.first(3);
+    tensors[0].data.bytes = 16;
+    tensors[2].data.bytes = 3;
     return tensors;
   };
   save_checkpoint(folder_, {.step = 1, .state = {{"epoch", 2.5}}, .tensors = small()}, 2);
@@ -232,7 +233,7 @@ TEST_F(CheckpointTest, EveryBitFlipIsFoundOrHarmless) {
         EXPECT_EQ(read_checkpoint_state(checkpoint), Json({{"epoch", 2.5}}));
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::kInput);
-        memory = Memory(1);
+        memory = Values(1);
       }
     }
     overwrite(checkpoint / name, whole);
@@ -248,14 +249,14 @@ TEST_F(CheckpointTest, RefusesTensorsOfAnotherModelBeforeWritingAny) {
   };
   const Case cases[] = {
       {[](auto& t) { t[2].name = "momenta"; }, "step-1: has no tensor \"momenta\""},
-      {[](auto& t) { t[2].data = t[2].data.first(300); },
+      {[](auto& t) { t[2].data.bytes = 300; },
        "tensor \"moments\" is 333 bytes of U8, expected 300 of U8"},
       {[](auto& t) { t[2].dtype = DType::kI8; },
        "tensor \"moments\" is 333 bytes of U8, expected 333 of I8"},
       {[](auto& t) { t.pop_back(); }, "holds tensor \"moments\", which this run does not have"},
   };
   for (const Case& c : cases) {
-    Memory memory(9);
+    Values memory(9);
     std::vector<CheckpointTensor> tensors = memory.tensors();
     c.change(tensors);
     try {
@@ -388,9 +389,8 @@ TEST_F(CheckpointTest, AFullDiskLeavesTheOldCheckpointAndNoRubbish) {
 }
 
 TEST_F(CheckpointTest, TooLittleSpaceIsFoundBeforeWriting) {
-  // Address space without memory behind it: never touched, as the check comes first.
-  std::byte* nothing = reinterpret_cast<std::byte*>(uintptr_t{1} << 20);
-  const std::span<std::byte> huge(nothing, size_t{1} << 60);
+  // No memory behind it: never touched, as the check comes first.
+  const Block huge{nullptr, 0, size_t{1} << 60};
   try {
     save_checkpoint(folder_, {.step = 1, .state = {}, .tensors = {{"huge", DType::kU8, huge}}}, 2);
     FAIL();

@@ -14,7 +14,7 @@
 #include "model/weight_files.h"
 #include "model/weights.h"
 #include "plan/planner.h"
-#include "train/stepper.h"
+#include "runtime/cpu_engine.h"
 
 namespace snug {
 namespace {
@@ -46,34 +46,37 @@ class Golden : public testing::TestWithParam<std::pair<int64_t, int>> {  // capa
     request.pinned_capacity = GetParam().first;
     request.pinned_recompute = GetParam().second;
     plan_ = make_plan(request);
-    stepper_ = std::make_unique<Stepper>(*model_, plan_);
-    load_weights(WeightFolder(kFolder), model_->parameters(), stepper_->weight_memory(), {});
+    engine_ = std::make_unique<CpuEngine>(*model_, plan_, /*seed=*/1);
+    load_weights(WeightFolder(kFolder), model_->parameters(),
+                 [this](size_t i) { return engine_->parameter(Region::kWeights, i); }, {});
+    engine_->weights_changed();
   }
 
   // Forward and backward of one step. Logits in row order.
   void accumulate(const Json& rows) {
-    stepper_->begin(/*seed=*/1, rows.size());
+    engine_->begin(rows.size());
     logits_.clear();
     for (const BatchBuilder& micro : pack(rows, size_t(plan_.capacity.tokens))) {
-      stepper_->accumulate(micro.view());
-      const Tensor logits = stepper_->training().tensor(plan_.step->result);
-      logits_.insert(logits_.end(), logits.f32(), logits.f32() + logits.size());
+      engine_->accumulate(micro.view());
+      const std::span<const float> logits = engine_->result();
+      logits_.insert(logits_.end(), logits.begin(), logits.end());
     }
   }
   StepResult update(int64_t step) {
-    return stepper_->update({.learning_rate = steps_["learning_rate"],
-                             .beta1 = steps_["beta1"],
-                             .beta2 = steps_["beta2"],
-                             .epsilon = steps_["epsilon"],
-                             .weight_decay = steps_["weight_decay"],
-                             .step = step},
-                            steps_["max_grad_norm"]);
+    engine_->update({.learning_rate = steps_["learning_rate"],
+                     .beta1 = steps_["beta1"],
+                     .beta2 = steps_["beta2"],
+                     .epsilon = steps_["epsilon"],
+                     .weight_decay = steps_["weight_decay"],
+                     .step = step},
+                    steps_["max_grad_norm"]);
+    return engine_->finish();
   }
 
   Json steps_;
   std::unique_ptr<Model> model_;
   Plan plan_;
-  std::unique_ptr<Stepper> stepper_;
+  std::unique_ptr<Engine> engine_;
   std::vector<float> logits_;
 };
 
@@ -107,7 +110,9 @@ TEST_P(Golden, LogitsAndEveryGradient) {
   size_t compared = 0;
   for (size_t i = 0; i < model_->parameters().size(); ++i) {
     const Parameter& parameter = model_->parameters()[i];
-    std::span<const float> ours = stepper_->gradients(i);
+    std::vector<float> gradient(size_t(parameter.size()));
+    engine_->parameter(Region::kGradients, i).read(0, std::as_writable_bytes(std::span(gradient)));
+    std::span<const float> ours = gradient;
     for (const ParameterPart& part : parameter.parts) {
       const auto want = read("gradient." + part.name);
       const auto got = ours.first(want.size());

@@ -6,18 +6,14 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/process_memory.h"
 #include "core/progress.h"
-#include "core/threads.h"
 #include "data/batch_builder.h"
 #include "data/row_reader.h"
 #include "model/weight_files.h"
 #include "plan/planner.h"
-#include "runtime/arena.h"
-#include "runtime/executor.h"
 #include "train/metrics.h"
 #include "train/model_folder.h"
-#include "train/rehearsal.h"
+#include "train/platform.h"
 #include "train/training_job.h"
 
 namespace snug {
@@ -42,37 +38,30 @@ class Runner {
   const BertConfig& config() const { return folder_.config; }
   void add(std::string_view text, std::optional<std::string_view> pair, int32_t label, const OnResult& on_result);
   void finish(const OnResult& on_result);
-  double loss() const { return *executor_->scalar(plan_.step->loss); }
+  double take_loss() { return engine_->take_loss(); }
   uint64_t peak_bytes() const { return plan_.peak_bytes; }
 
  private:
-  static ModelFolder open(const CommonOptions& options);
   void make_plan_and_load(const RunnerOptions& options);
 
+  std::unique_ptr<Platform> platform_;
   ModelFolder folder_;
   std::unique_ptr<Model> model_;
   Plan plan_;
-  std::unique_ptr<Arena> arena_;
-  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Engine> engine_;
   std::unique_ptr<BatchBuilder> pending_;  // sequences until they fill a micro-batch
   EncodeOptions encode_;
   Encoding encoding_;
 };
 
-ModelFolder Runner::open(const CommonOptions& options) {
-  settle_allocator();
-  set_num_threads(options.threads);
-  return open_model_folder(options.model);
-}
-
-Runner::Runner(const RunnerOptions& options) : folder_(open(options.common)) {
+Runner::Runner(const RunnerOptions& options)
+    : platform_(open_platform(options.common)), folder_(open_model_folder(options.common.model)) {
   if (options.head == Head::kClassifier && folder_.config.labels.empty()) {
     throw Error(ErrorKind::kInput, fmt::format("{}: has no classes (config.json names no labels)", options.common.model),
                 "train it first with snug train; snug embed works without");
   }
   model_ = make_bert(folder_.config, options.head);
   make_plan_and_load(options);
-  *reinterpret_cast<double*>(arena_->base() + plan_.layout.scalars) = 0;
   pending_ = std::make_unique<BatchBuilder>(plan_.capacity);
   encode_.max_length = size_t(plan_.workload.longest);
 }
@@ -81,33 +70,28 @@ void Runner::make_plan_and_load(const RunnerOptions& options) {
   const WeightFolder files(options.common.model);
   check_weights(files, model_->parameters(), {});
   const int64_t longest = int64_t(text_length(options.common, model_->max_length()));
-  rehearse();
-  const Overhead overhead = measure_overhead(model_->largest_product_side(), std::max(longest, kUsefulTokens));
+  platform_->warm_up();
   PlanRequest request;
   request.model = model_.get();
   request.graph = options.graph;
+  request.graph.compute = platform_->compute_type(options.common.precision);
   request.workload = {.batch_size = kMaxSequences, .longest = longest, .step_tokens = std::max(longest, kUsefulTokens)};
-  request.process = {overhead.bytes, overhead.startup_peak_bytes, BatchBuilder::bytes};
-  request.budget_bytes = effective_budget(options.common.memory_bytes);
-  request.device = {.kind = DeviceKind::kCpu, .threads = num_threads()};
+  request.process.buffer_bytes = BatchBuilder::bytes;
+  request.budget_bytes = platform_->budget(options.common.memory_bytes);
+  platform_->complete(request);
   plan_ = make_plan(request);
   if (!plan_.fits) {
-    throw Error(ErrorKind::kBudget, summarize(plan_).to_text(),
+    throw Error(ErrorKind::kBudget, summarize(plan_, platform_->name()).to_text(),
                 fmt::format("the least that works is --memory {}", plan_.minimum_budget_bytes));
   }
-  arena_ = std::make_unique<Arena>(plan_.arena_bytes);
-  const LoadReport report = load_weights(files, model_->parameters(),
-                                         [this](size_t i) {
-                                           auto* first = reinterpret_cast<float*>(
-                                               arena_->base() + plan_.layout.weights + plan_.layout.parameter_offset[i]);
-                                           return std::span(first, size_t(model_->parameters()[i].size()));
-                                         },
-                                         {});
+  engine_ = platform_->make_engine(*model_, plan_, /*seed=*/0);
+  const LoadReport report = load_weights(
+      files, model_->parameters(), [this](size_t i) { return engine_->parameter(Region::kWeights, i); }, {});
+  engine_->weights_changed();
   if (!report.made_new.empty()) {
     throw Error(ErrorKind::kInput, fmt::format("{}: has no {}", options.common.model, fmt::join(report.made_new, ", ")),
                 "this model has not been trained to tell classes apart: snug train does that");
   }
-  executor_ = std::make_unique<Executor>(plan_.step->graph, plan_.step_memory, plan_.layout, arena_->base());
 }
 
 void Runner::add(std::string_view text, std::optional<std::string_view> pair, int32_t label, const OnResult& on_result) {
@@ -122,10 +106,11 @@ void Runner::add(std::string_view text, std::optional<std::string_view> pair, in
 
 void Runner::finish(const OnResult& on_result) {
   if (pending_->empty()) return;
-  executor_->run(pending_->view(), {});
-  const Tensor result = executor_->tensor(plan_.step->result);
-  for (int64_t row = 0; row < result.rows; ++row) {
-    on_result({result.f32() + row * result.cols, size_t(result.cols)}, pending_->label(row));
+  engine_->score(pending_->view());
+  const std::span<const float> result = engine_->result();
+  const auto columns = size_t(engine_->result_columns());
+  for (int64_t row = 0; row < pending_->dims().sequences; ++row) {
+    on_result(result.subspan(size_t(row) * columns, columns), pending_->label(row));
   }
   pending_->clear();
 }
@@ -219,7 +204,7 @@ std::map<std::string, double> evaluate(const EvalOptions& options) {
   runner.finish(on_result);
   if (rows == 0) fail(ErrorKind::kInput, "{}: has no rows", options.data);
   auto result = metrics.all();
-  result["loss"] = runner.loss() / double(rows);
+  result["loss"] = runner.take_loss() / double(rows);
   result["examples"] = double(rows);
   result["examples_per_second"] =
       double(rows) / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -56,6 +56,27 @@ BertConfig fresh_config(const InitOptions& options, int64_t vocabulary) {
   return parse_config(text, "the flags of snug init");
 }
 
+// Weights that exist only while they are read.
+class FreshWeights : public Memory {
+ public:
+  FreshWeights(const ParameterTable& table, const LoadOptions& options) : table_(table), options_(options) {}
+
+  Block parameter(size_t index) {
+    current_ = index;
+    return {this, 0, size_t(table_[index].size()) * sizeof(float)};
+  }
+  void read(size_t offset, std::span<std::byte> to) const override {
+    const std::span<float> values(reinterpret_cast<float*>(to.data()), to.size() / sizeof(float));
+    initialize(table_[current_], offset / sizeof(float), values, options_);
+  }
+  void write(size_t, std::span<const std::byte>) override { SNUG_CHECK(!"fresh weights are only read"); }
+
+ private:
+  const ParameterTable& table_;
+  LoadOptions options_;
+  size_t current_ = 0;
+};
+
 }  // namespace
 
 void init_model(const InitOptions& options) {
@@ -64,15 +85,9 @@ void init_model(const InitOptions& options) {
   const auto tokenizer = make_wordpiece_tokenizer(learn_vocabulary(options, normalizer), normalizer);
   const BertConfig config = fresh_config(options, tokenizer->vocab_size());
   const auto model = make_bert(config, Head::kNone);
-  const LoadOptions init{.seed = options.seed, .initializer_range = config.initializer_range};
-  std::vector<float> values;  // one parameter at a time
+  FreshWeights weights(model->parameters(), {.seed = options.seed, .initializer_range = config.initializer_range});
   make_directories(options.output_dir);
-  save_weights(options.output_dir, model->parameters(), [&](size_t i) {
-    const Parameter& parameter = model->parameters()[i];
-    values.resize(size_t(parameter.size()));
-    initialize(parameter, values, init);
-    return std::span<float>(values);
-  });
+  save_weights(options.output_dir, model->parameters(), [&](size_t i) { return weights.parameter(i); });
   save_description(options.output_dir, config, *tokenizer);
   say(fmt::format("{}: {} tokens, {} layers of {}, {:.1f} million parameters", options.output_dir, config.vocab_size,
                   config.num_hidden_layers, config.hidden_size, double(parameter_count(model->parameters())) / 1e6));

@@ -9,7 +9,7 @@
 #include "model/model.h"
 #include "ops/products.h"
 #include "plan/planner.h"
-#include "train/stepper.h"
+#include "runtime/cpu_engine.h"
 
 namespace snug {
 namespace {
@@ -44,14 +44,14 @@ void rehearse() {
   request.device = {.kind = DeviceKind::kCpu, .threads = num_threads()};
   request.pinned_recompute = 1;
   const Plan plan = make_plan(request);
-  Stepper stepper(*model, plan);
+  CpuEngine engine(*model, plan, /*seed=*/1);
   BatchBuilder data;
   for (int64_t s = 0; s < kSequences; ++s) data.add(std::vector<int32_t>(size_t(kLength), int32_t(1 + s)), {}, 0);
   const Batch batch = data.view();
-  stepper.begin(/*seed=*/1, kSequences);
-  stepper.accumulate(batch);
-  stepper.update({.learning_rate = 0.1, .step = 1}, 1.0);
-  stepper.scoring().run(batch, {});
+  engine.begin(kSequences);
+  engine.accumulate(batch);
+  engine.update({.learning_rate = 0.1, .step = 1}, 1.0);
+  engine.score(batch);
 }
 
 Overhead measure_overhead(int64_t largest_product_side, int64_t most_rows) {

@@ -6,19 +6,18 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <deque>
 #include <unistd.h>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
-#include "core/process_memory.h"
 #include "core/progress.h"
 #include "core/threads.h"
 #include "model/weight_files.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
 #include "train/run_files.h"
-#include "train/stepper.h"
 #include "train/training_job.h"
 
 namespace snug {
@@ -68,11 +67,15 @@ class Trainer {
 
  private:
   std::vector<CheckpointTensor> checkpoint_tensors() const;
+  ParameterMemory weight_memory() const {
+    return [this](size_t parameter) { return engine_->parameter(Region::kWeights, parameter); };
+  }
   void load();
   void check_same_run(const Json& state) const;
   Json fingerprint() const;
 
   void step(const StepBatch& batch);
+  void finish(size_t ahead);
   void evaluate(uint64_t step);
   bool improved(const std::map<std::string, double>& metrics);
   void save(uint64_t step);
@@ -85,7 +88,7 @@ class Trainer {
   const TrainingJob& job_;
   std::optional<Resume> resume_;
   const std::function<void(const StepMetrics&)>& on_step_;
-  Stepper stepper_;
+  std::unique_ptr<Engine> engine_;
   std::unique_ptr<BatchStream> validation_;
   ClassificationMetrics metrics_;
 
@@ -94,6 +97,8 @@ class Trainer {
   std::optional<double> best_;
   int64_t evaluations_without_improvement_ = 0;
 
+  std::deque<StepMetrics> running_;  // steps whose results are still to come
+  Clock::time_point last_finish_;
   uint64_t first_step_ = 0, steps_done_ = 0, examples_ = 0, tokens_ = 0;
   double train_seconds_ = 0;
   std::map<std::string, double> last_eval_;
@@ -106,23 +111,23 @@ Trainer::Trainer(const TrainingJob& job, std::optional<Resume> resume,
     : job_(job),
       resume_(std::move(resume)),
       on_step_(on_step),
-      stepper_(*job_.model, job_.plan),
+      engine_(job_.platform->make_engine(*job_.model, job_.plan, job_.options.seed)),
       metrics_(job_.folder.config.labels.size()) {
   if (job_.eval_every > 0) validation_ = std::make_unique<BatchStream>(*job_.validation, job_.validation_batches());
   load();
+  engine_->weights_changed();
   log_ = std::make_unique<MetricsLog>(output() / "metrics.jsonl", first_step_);
 }
 
 std::vector<CheckpointTensor> Trainer::checkpoint_tensors() const {
-  const auto bytes = [](std::span<float> values) { return std::as_writable_bytes(values); };
-  return {{"weights", DType::kF32, bytes(stepper_.all_weights())},
-          {"first_moments", DType::kF32, bytes(stepper_.all_first_moments())},
-          {"second_moments", DType::kF32, bytes(stepper_.all_second_moments())}};
+  return {{"weights", DType::kF32, engine_->region(Region::kWeights)},
+          {"first_moments", DType::kF32, engine_->region(Region::kFirstMoments)},
+          {"second_moments", DType::kF32, engine_->region(Region::kSecondMoments)}};
 }
 
 void Trainer::load() {
   if (!resume_) {
-    const LoadReport report = load_weights(WeightFolder(job_.options.model), job_.model->parameters(), stepper_.weight_memory(), job_.load);
+    const LoadReport report = load_weights(WeightFolder(job_.options.model), job_.model->parameters(), weight_memory(), job_.load);
     if (!report.made_new.empty()) {
       say(fmt::format("not in the model's files, so made new: {} (seed {})", fmt::join(report.made_new, ", "),
                       job_.options.seed));
@@ -178,58 +183,73 @@ void Trainer::check_same_run(const Json& state) const {
 }
 
 void Trainer::step(const StepBatch& batch) {
-  const auto start = Clock::now();
   const TrainOptions& o = job_.options;
   const double learning_rate = job_.schedule.rate(batch.step);
-  stepper_.begin(o.seed, batch.examples);
-  for (const MicroBatch& micro : batch.micro_batches) stepper_.accumulate(micro.view());
-  const StepResult result = stepper_.update({.learning_rate = learning_rate,
-                                             .beta1 = o.adam_beta1,
-                                             .beta2 = o.adam_beta2,
-                                             .epsilon = o.adam_epsilon,
-                                             .weight_decay = o.weight_decay,
-                                             .step = int64_t(batch.step) + 1},
-                                            o.max_grad_norm);
-  const StepMetrics metrics{.step = batch.step + 1,
-                            .epoch = epoch_of(batch.step + 1),
-                            .loss = result.loss,
-                            .learning_rate = learning_rate,
-                            .grad_norm = result.gradient_norm,
-                            .seconds = seconds_since(start),
-                            .tokens = batch.tokens,
-                            .examples = batch.examples};
-  loss_sum_ += result.loss;
-  examples_ += batch.examples;
-  tokens_ += batch.tokens;
-  train_seconds_ += metrics.seconds;
-  ++steps_done_;
-  log_->step(metrics);
-  if (on_step_) on_step_(metrics);
+  if (running_.empty()) last_finish_ = Clock::now();
+  engine_->begin(batch.examples);
+  for (const MicroBatch& micro : batch.micro_batches) engine_->accumulate(micro.view());
+  engine_->update({.learning_rate = learning_rate,
+                   .beta1 = o.adam_beta1,
+                   .beta2 = o.adam_beta2,
+                   .epsilon = o.adam_epsilon,
+                   .weight_decay = o.weight_decay,
+                   .step = int64_t(batch.step) + 1},
+                  o.max_grad_norm);
+  running_.push_back({.step = batch.step + 1,
+                      .epoch = epoch_of(batch.step + 1),
+                      .learning_rate = learning_rate,
+                      .tokens = batch.tokens,
+                      .examples = batch.examples});
+  finish(size_t(engine_->updates_ahead()));
+}
+
+// Takes results until at most `ahead` steps are still running.
+void Trainer::finish(size_t ahead) {
+  while (running_.size() > ahead) {
+    StepMetrics metrics = running_.front();
+    running_.pop_front();
+    const StepResult result = engine_->finish();
+    metrics.loss = result.loss;
+    metrics.grad_norm = result.gradient_norm;
+    metrics.seconds = seconds_since(last_finish_);
+    last_finish_ = Clock::now();
+    if (!result.applied) {
+      throw Error(ErrorKind::kNumbers,
+                  fmt::format("at step {} the loss is {} and the norm of the gradient {}", metrics.step, result.loss,
+                              result.gradient_norm),
+                  "lower --learning-rate, or look for broken weights; the last checkpoint is kept");
+    }
+    loss_sum_ += result.loss;
+    examples_ += metrics.examples;
+    tokens_ += metrics.tokens;
+    train_seconds_ += metrics.seconds;
+    ++steps_done_;
+    log_->step(metrics);
+    if (on_step_) on_step_(metrics);
+  }
 }
 
 void Trainer::evaluate(uint64_t step) {
   metrics_.reset();
-  double* loss = stepper_.scoring().scalar(job_.plan.scoring->loss);
-  *loss = 0;
-  const StepContext context{.loss_scale = 1.0f / float(job_.validation->rows())};
+  engine_->take_loss();
   Progress progress("evaluating", job_.validation->rows(), "examples");
   while (metrics_.examples() < job_.validation->rows()) {  // the stream goes over the data again and again
     const StepBatch* batch = nullptr;
     validation_->next(batch);
     for (const MicroBatch& micro : batch->micro_batches) {
-      const Batch view = micro.view();
-      stepper_.scoring().run(view, context);
-      const Tensor logits = stepper_.scoring().tensor(job_.plan.scoring->result);
-      for (int64_t row = 0; row < logits.rows; ++row) {
-        metrics_.add(view.labels[row], argmax({logits.f32() + row * logits.cols, size_t(logits.cols)}));
+      engine_->score(micro.view());
+      const std::span<const float> logits = engine_->result();
+      const auto columns = size_t(engine_->result_columns());
+      for (size_t row = 0; row < micro.labels.size(); ++row) {
+        metrics_.add(micro.labels[row], argmax(logits.subspan(row * columns, columns)));
       }
     }
     progress.update(metrics_.examples());
   }
   last_eval_ = metrics_.all();
-  last_eval_["loss"] = *loss;
+  last_eval_["loss"] = engine_->take_loss() / double(job_.validation->rows());
   log_->evaluation(step, epoch_of(step), last_eval_);
-  say(fmt::format("step {}: validation loss {:.4f}, accuracy {:.4f}, f1 {:.4f}, matthews {:.4f}", step, *loss,
+  say(fmt::format("step {}: validation loss {:.4f}, accuracy {:.4f}, f1 {:.4f}, matthews {:.4f}", step, last_eval_["loss"],
                   last_eval_["accuracy"], last_eval_["f1"], last_eval_["matthews_correlation"]));
 }
 
@@ -266,9 +286,9 @@ void Trainer::save(uint64_t step) {
 
 void Trainer::save_final_weights() {
   if (job_.options.load_best_model_at_end && fs::exists(best_folder())) {
-    load_weights(WeightFolder(best_folder()), job_.model->parameters(), stepper_.weight_memory(), job_.load);
+    load_weights(WeightFolder(best_folder()), job_.model->parameters(), weight_memory(), job_.load);
   }
-  save_weights(output(), job_.model->parameters(), stepper_.weight_memory());
+  save_weights(output(), job_.model->parameters(), weight_memory());
 }
 
 TrainSummary Trainer::run() {
@@ -281,28 +301,33 @@ TrainSummary Trainer::run() {
       step(*batch);
       const uint64_t done = batch->step + 1;
       const bool last = done == job_.total_steps;
-      progress.update(done, fmt::format("loss {:.4f}, {:.0f} tokens/s", loss_sum_ / double(done),
-                                        double(tokens_) / train_seconds_));
+      const bool evaluates = job_.eval_every > 0 && (last || done % job_.eval_every == 0);
+      const bool saves = job_.save_every > 0 && (last || done % job_.save_every == 0);
+      if (last || evaluates || saves || signals.stop_requested()) finish(0);
+      const uint64_t finished = first_step_ + steps_done_;
+      progress.update(done, fmt::format("loss {:.4f}, {:.0f} tokens/s", loss_sum_ / double(std::max<uint64_t>(1, finished)),
+                                        double(tokens_) / std::max(train_seconds_, 1e-9)));
       const TrainOptions& o = job_.options;
       if (o.logging_steps > 0 && done % uint64_t(o.logging_steps) == 0) {
-        say(fmt::format("step {}/{}: mean loss {:.4f}, {:.0f} tokens/s", done, job_.total_steps, loss_sum_ / double(done),
-                        double(tokens_) / train_seconds_));
+        say(fmt::format("step {}/{}: mean loss {:.4f}, {:.0f} tokens/s", finished, job_.total_steps,
+                        loss_sum_ / double(std::max<uint64_t>(1, finished)), double(tokens_) / std::max(train_seconds_, 1e-9)));
       }
-      if (job_.eval_every > 0 && (last || done % job_.eval_every == 0)) {
+      if (evaluates) {
         evaluate(done);
         const bool better = improved(last_eval_);
         if (better && o.load_best_model_at_end) {
           make_directories(best_folder());
-          save_weights(best_folder(), job_.model->parameters(), stepper_.weight_memory());
+          save_weights(best_folder(), job_.model->parameters(), weight_memory());
         }
         stopped_early_ =
             o.early_stopping_patience > 0 && evaluations_without_improvement_ >= o.early_stopping_patience;
       }
-      if (job_.save_every > 0 && (last || stopped_early_ || done % job_.save_every == 0)) {
+      if (saves || (stopped_early_ && job_.save_every > 0)) {
         save(done);
         last_saved = done;
       }
       if (signals.stop_requested() && !last) {
+        finish(0);
         if (last_saved != done) save(done);
         throw Error(ErrorKind::kInterrupted, fmt::format("stopped at step {} of {}; saved", done, job_.total_steps),
                     "--resume-from-checkpoint latest goes on from here");
@@ -324,8 +349,8 @@ TrainSummary Trainer::summary() const {
   summary.seconds = train_seconds_;
   summary.tokens_per_second = train_seconds_ > 0 ? double(tokens_) / train_seconds_ : 0;
   summary.examples_per_second = train_seconds_ > 0 ? double(examples_) / train_seconds_ : 0;
-  summary.measured_peak_bytes = peak_resident_bytes();
-  summary.measured_arena_bytes = stepper_.arena().resident_bytes();
+  summary.measured_peak_bytes = job_.platform->peak_bytes();
+  summary.measured_arena_bytes = engine_->arena_bytes();
   summary.eval = last_eval_;
   summary.stopped_early = stopped_early_;
   return summary;

@@ -4,16 +4,13 @@
 
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 
 #include "core/error.h"
-#include "core/process_memory.h"
 #include "core/progress.h"
 #include "core/threads.h"
 #include "model/weight_files.h"
 #include "train/checkpoint.h"
-#include "train/rehearsal.h"
 
 namespace snug {
 namespace {
@@ -141,13 +138,12 @@ Workload workload_of(const TrainingJob& job) {
   return workload;
 }
 
-PlanRequest plan_request(const TrainingJob& job, const Overhead& overhead) {
+PlanRequest plan_request(const TrainingJob& job) {
   const TrainOptions& o = job.options;
   PlanRequest request;
   request.model = job.model.get();
+  request.graph.compute = job.platform->compute_type(o.precision);
   request.workload = workload_of(job);
-  request.process.overhead_bytes = overhead.bytes;
-  request.process.startup_peak_bytes = overhead.startup_peak_bytes;
   request.process.buffer_bytes = [&job](const Dims& capacity) {
     BatchOptions batches = job.train_batches(0);
     batches.capacity_tokens = capacity.tokens;
@@ -155,8 +151,8 @@ PlanRequest plan_request(const TrainingJob& job, const Overhead& overhead) {
     if (job.validation) bytes += BatchStream::buffer_bytes(*job.validation, batches);
     return bytes;
   };
-  request.budget_bytes = effective_budget(o.memory_bytes);
-  request.device = {.kind = DeviceKind::kCpu, .threads = num_threads()};
+  request.budget_bytes = job.platform->budget(o.memory_bytes);
+  job.platform->complete(request);
   request.pinned_recompute = pinned_recompute(o.recompute, job.model->layers());
   if (o.micro_batch_tokens > 0) {
     if (o.micro_batch_tokens < request.workload.longest) {
@@ -184,8 +180,7 @@ void add_alternatives(PlanRequest request, PlanSummary& summary) {
 }
 
 void plan_job(TrainingJob& job, const std::optional<PlanChoice>& preferred) {
-  const Overhead overhead = measure_overhead(job.model->largest_product_side(), workload_of(job).step_tokens);
-  PlanRequest request = plan_request(job, overhead);
+  PlanRequest request = plan_request(job);
   if (preferred) {
     PlanRequest same = request;
     same.pinned_capacity = preferred->capacity_tokens;
@@ -196,23 +191,11 @@ void plan_job(TrainingJob& job, const std::optional<PlanChoice>& preferred) {
     }
   }
   if (!job.plan.fits) job.plan = make_plan(request);
-  job.summary = summarize(job.plan);
+  job.summary = summarize(job.plan, job.platform->name());
   if (!job.plan.fits) add_alternatives(std::move(request), job.summary);
 }
 
 }  // namespace
-
-uint64_t effective_budget(const std::optional<uint64_t>& asked_bytes) {
-  const uint64_t usable = usable_memory_bytes();
-  return std::min(asked_bytes.value_or(usable), usable);
-}
-
-std::filesystem::path cache_folder(const CommonOptions& options) {
-  if (!options.cache_dir.empty()) return options.cache_dir;
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache) return std::filesystem::path(cache) / "snug";
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home) return std::filesystem::path(home) / ".cache/snug";
-  return std::filesystem::temp_directory_path() / "snug-cache";
-}
 
 size_t text_length(const CommonOptions& options, int64_t positions) {
   if (options.max_length == 0) return size_t(positions);
@@ -243,12 +226,11 @@ BatchOptions TrainingJob::validation_batches() const {
 
 TrainingJob prepare_training(const TrainOptions& options, const std::optional<PlanChoice>& preferred) {
   check_options(options);
-  settle_allocator();
-  set_num_threads(options.threads);
   TrainingJob job;
   job.options = options;
+  job.platform = open_platform(options);
   job.folder = open_model_folder(options.model);
-  rehearse();
+  job.platform->warm_up();
   open_data(job);
   set_schedule(job);
   job.model = make_bert(with_dropout(options, job.folder.config), Head::kClassifier);

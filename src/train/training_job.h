@@ -11,11 +11,13 @@
 #include "plan/planner.h"
 #include "snug/snug.h"
 #include "train/model_folder.h"
+#include "train/platform.h"
 
 namespace snug {
 
 struct TrainingJob {
   TrainOptions options;
+  std::unique_ptr<Platform> platform;
   ModelFolder folder;  // its config carries the labels of this run
   std::unique_ptr<Dataset> train, validation;
   std::unique_ptr<Model> model;
@@ -38,9 +40,6 @@ struct PlanChoice {
 
 TrainingJob prepare_training(const TrainOptions& options, const std::optional<PlanChoice>& preferred);
 
-// The budget that applies: what was asked for, but never more than this machine can give.
-uint64_t effective_budget(const std::optional<uint64_t>& asked_bytes);
-std::filesystem::path cache_folder(const CommonOptions& options);
 // --max-length, or what the model has positions for.
 size_t text_length(const CommonOptions& options, int64_t positions);
 

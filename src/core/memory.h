@@ -1,0 +1,54 @@
+// Memory that may lie on another device, as files see it: read and written in pieces through host memory.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <span>
+
+namespace snug {
+
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  virtual void read(size_t offset, std::span<std::byte> to) const = 0;
+  virtual void write(size_t offset, std::span<const std::byte> from) = 0;
+};
+
+// Pieces that files are streamed in.
+inline constexpr size_t kPieceBytes = 256 << 10;
+
+// each(first, part of the buffer) over `count` elements.
+template <class T, class Each>
+void in_pieces(size_t count, std::span<T> buffer, const Each& each) {
+  for (size_t first = 0; first < count; first += buffer.size()) {
+    each(first, buffer.first(std::min(buffer.size(), count - first)));
+  }
+}
+
+// A stretch of such memory.
+struct Block {
+  Memory* memory = nullptr;
+  size_t offset = 0, bytes = 0;
+
+  void read(size_t at, std::span<std::byte> to) const { memory->read(offset + at, to); }
+  void write(size_t at, std::span<const std::byte> from) const { memory->write(offset + at, from); }
+};
+
+// Plain memory of this process.
+class HostMemory : public Memory {
+ public:
+  explicit HostMemory(std::span<std::byte> bytes) : bytes_(bytes) {}
+  void read(size_t offset, std::span<std::byte> to) const override {
+    std::memcpy(to.data(), bytes_.data() + offset, to.size());
+  }
+  void write(size_t offset, std::span<const std::byte> from) override {
+    std::memcpy(bytes_.data() + offset, from.data(), from.size());
+  }
+  Block block() { return {this, 0, bytes_.size()}; }
+
+ private:
+  std::span<std::byte> bytes_;
+};
+
+}  // namespace snug

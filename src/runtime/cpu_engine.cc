@@ -1,0 +1,92 @@
+#include "runtime/cpu_engine.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+#include "ops/parallel.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kZeroGrain = 1 << 20;  // bytes: less is not worth a thread
+
+size_t offset_of(const ArenaLayout& layout, Region region) {
+  switch (region) {
+    case Region::kWeights: return layout.weights;
+    case Region::kGradients: return layout.gradients;
+    case Region::kFirstMoments: return layout.first_moments;
+    case Region::kSecondMoments: return layout.second_moments;
+  }
+  return 0;
+}
+
+}  // namespace
+
+CpuEngine::CpuEngine(const Model& model, const Plan& plan, uint64_t seed)
+    : Engine(model, plan),
+      seed_(seed),
+      arena_(plan.arena_bytes),
+      step_(plan.step->graph, plan.step_memory, plan.layout, arena_.base()) {
+  if (plan.scoring) {
+    scoring_ = std::make_unique<Executor>(plan.scoring->graph, plan.scoring_memory, plan.layout, arena_.base());
+  }
+}
+
+Block CpuEngine::region(Region region) { return {&arena_, offset_of(plan_.layout, region), plan_.layout.parameter_bytes}; }
+
+std::span<float> CpuEngine::floats(Region region) const {
+  return {reinterpret_cast<float*>(arena_.base() + offset_of(plan_.layout, region)),
+          plan_.layout.parameter_bytes / sizeof(float)};
+}
+
+void CpuEngine::begin(uint64_t examples) {
+  std::byte* const gradients = arena_.base() + plan_.layout.gradients;
+  over_ranges(int64_t(plan_.layout.parameter_bytes), kZeroGrain,
+              [&](int64_t begin, int64_t end) { std::memset(gradients + begin, 0, size_t(end - begin)); });
+  *step_.scalar(plan_.step->loss) = 0;
+  context_ = {.seed = seed_, .training = true, .loss_scale = 1.0f / float(examples)};
+}
+
+void CpuEngine::accumulate(const Batch& micro_batch) {
+  step_.run(micro_batch, context_);
+  last_ = &step_;
+}
+
+void CpuEngine::update(const AdamWStep& adam, double max_gradient_norm) {
+  result_ = {*step_.scalar(plan_.step->loss), std::sqrt(sum_of_squares(floats(Region::kGradients))), false};
+  if (!std::isfinite(result_.loss) || !std::isfinite(result_.gradient_norm)) return;
+  result_.applied = true;
+  AdamWStep step = adam;
+  // PyTorch's clip_grad_norm_: the small constant keeps a zero norm harmless.
+  if (max_gradient_norm > 0) step.gradient_scale = std::min(1.0, max_gradient_norm / (result_.gradient_norm + 1e-6));
+  for (size_t i = 0; i < model_.parameters().size(); ++i) {
+    const Parameter& parameter = model_.parameters()[i];
+    step.weight_decay = parameter.decays ? adam.weight_decay : 0.0;
+    const auto part = [&](Region region) {
+      return floats(region).subspan(plan_.layout.parameter_offset[i] / sizeof(float), size_t(parameter.size()));
+    };
+    adamw(part(Region::kWeights), part(Region::kGradients), part(Region::kFirstMoments), part(Region::kSecondMoments), step);
+  }
+}
+
+void CpuEngine::score(const Batch& micro_batch) {
+  last_ = scoring_ ? scoring_.get() : &step_;
+  last_->run(micro_batch, {});
+}
+
+double CpuEngine::take_loss() {
+  const StepGraph& graph = plan_.scoring ? *plan_.scoring : *plan_.step;
+  double* const loss = (scoring_ ? *scoring_ : step_).scalar(graph.loss);
+  const double sum = *loss;
+  *loss = 0;
+  return sum;
+}
+
+std::span<const float> CpuEngine::result() {
+  SNUG_CHECK(last_ != nullptr);
+  const Tensor tensor = last_->tensor(last_ == &step_ ? plan_.step->result : plan_.scoring->result);
+  return {tensor.f32(), size_t(tensor.size())};
+}
+
+}  // namespace snug

@@ -1,0 +1,36 @@
+// The engine on the CPU: the arena is resident memory of this process, kernels run on its threads.
+#pragma once
+
+#include "runtime/arena.h"
+#include "runtime/engine.h"
+#include "runtime/executor.h"
+
+namespace snug {
+
+class CpuEngine : public Engine {
+ public:
+  CpuEngine(const Model& model, const Plan& plan, uint64_t seed);
+
+  void begin(uint64_t examples) override;
+  void accumulate(const Batch& micro_batch) override;
+  void update(const AdamWStep& adam, double max_gradient_norm) override;
+  StepResult finish() override { return result_; }
+  void score(const Batch& micro_batch) override;
+  double take_loss() override;
+  std::span<const float> result() override;
+  Block region(Region region) override;
+  uint64_t arena_bytes() const override { return arena_.resident_bytes(); }
+
+ private:
+  std::span<float> floats(Region region) const;
+
+  uint64_t seed_;
+  Arena arena_;
+  Executor step_;                      // the plan's purpose
+  std::unique_ptr<Executor> scoring_;  // evaluation during training
+  Executor* last_ = nullptr;           // which of them ran
+  StepContext context_;
+  StepResult result_;
+};
+
+}  // namespace snug

@@ -1,0 +1,66 @@
+// One planned model on one device. Everything above (training loop, evaluation, prediction, checkpoints) speaks to this
+// interface; the CPU's implementation is beside it, CUDA's in src/cuda/. An engine takes all its memory when it is made.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "core/memory.h"
+#include "graph/op.h"
+#include "optim/adamw.h"
+#include "plan/planner.h"
+
+namespace snug {
+
+struct StepResult {
+  double loss = 0;           // mean over the step's examples
+  double gradient_norm = 0;  // before clipping
+  bool applied = false;      // false: loss or gradient was not finite, and no weight changed
+};
+
+enum class Region : uint8_t { kWeights, kGradients, kFirstMoments, kSecondMoments };  // all fp32
+
+class Engine {
+ public:
+  // Both must outlive the engine.
+  Engine(const Model& model, const Plan& plan) : model_(model), plan_(plan) {}
+  virtual ~Engine() = default;
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // One optimizer step: begin, accumulate each micro-batch, update. `examples` of the whole step: micro-batches add up
+  // to their mean. The update clips to `max_gradient_norm` (0: never); `adam.weight_decay` counts where the parameter
+  // table says so. Batches may be reused as soon as accumulate() returns.
+  virtual void begin(uint64_t examples) = 0;
+  virtual void accumulate(const Batch& micro_batch) = 0;
+  virtual void update(const AdamWStep& adam, double max_gradient_norm) = 0;
+  // Results of updates, oldest first, each once. A device computes on its own: so many updates may wait for finish()
+  // while the next step is already begun.
+  virtual int updates_ahead() const { return 0; }
+  virtual StepResult finish() = 0;
+
+  // Forward only: the plan's scoring graph, or its only graph.
+  virtual void score(const Batch& micro_batch) = 0;
+  virtual double take_loss() = 0;  // sum over the examples scored since the last call
+  // Of the last accumulate() or score(): [sequences, columns] logits or embeddings.
+  virtual std::span<const float> result() = 0;
+  int64_t result_columns() const { return plan_.step->graph.value(plan_.step->result).desc.cols; }
+
+  virtual Block region(Region region) = 0;
+  Block parameter(Region of, size_t index) {
+    const Block whole = region(of);
+    return {whole.memory, whole.offset + plan_.layout.parameter_offset[index],
+            size_t(model_.parameters()[index].size()) * sizeof(float)};
+  }
+  // After weights were written from outside.
+  virtual void weights_changed() {}
+
+  virtual uint64_t arena_bytes() const = 0;  // occupied, as the system counts it
+
+ protected:
+  const Model& model_;
+  const Plan& plan_;
+};
+
+}  // namespace snug

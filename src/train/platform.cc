@@ -1,0 +1,84 @@
+#include "train/platform.h"
+
+#include <cstdlib>
+
+#include "core/error.h"
+#include "core/process_memory.h"
+#include "core/threads.h"
+#include "runtime/cpu_engine.h"
+#include "train/rehearsal.h"
+#ifdef SNUG_WITH_CUDA
+#include "cuda/platform.h"
+#endif
+
+namespace snug {
+namespace {
+
+// Heap growth that no table counts: graph nodes, executor tables, log lines, stacks. Measured with the smallest and the
+// largest models of the tests; generous, because it is the only figure that is not derived.
+constexpr uint64_t kSlackBytes = 512 << 10;
+
+// The few pages by which two starts of one program differ. A budget is accepted this much below the printed minimum and
+// not further.
+constexpr uint64_t kStartTolerance = 512 << 10;
+
+class CpuPlatform : public Platform {
+ public:
+  explicit CpuPlatform(int threads) {
+    settle_allocator();
+    set_num_threads(threads);
+  }
+
+  std::string name() const override { return "cpu"; }
+
+  DType compute_type(const std::string& precision) const override {
+    if (precision == "auto" || precision == "fp32") return DType::kF32;
+    fail(ErrorKind::kUsage, "--precision {}: on the CPU there is fp32", precision);
+  }
+
+  uint64_t budget(const std::optional<uint64_t>& asked_bytes) const override {
+    const uint64_t usable = usable_memory_bytes();
+    return std::min(asked_bytes.value_or(usable), usable);
+  }
+
+  void warm_up() override { rehearse(); }
+
+  void complete(PlanRequest& request) override {
+    const Overhead overhead = measure_overhead(request.model->largest_product_side(), request.workload.step_tokens);
+    request.device = {.kind = DeviceKind::kCpu, .threads = num_threads()};
+    request.process.overhead_bytes = overhead.bytes;
+    request.process.startup_peak_bytes = overhead.startup_peak_bytes;
+    request.process.slack_bytes = kSlackBytes;
+    request.process.tolerance_bytes = kStartTolerance;
+  }
+
+  std::unique_ptr<Engine> make_engine(const Model& model, const Plan& plan, uint64_t seed) override {
+    return std::make_unique<CpuEngine>(model, plan, seed);
+  }
+
+  uint64_t peak_bytes() const override { return peak_resident_bytes(); }
+};
+
+}  // namespace
+
+std::unique_ptr<Platform> open_platform(const CommonOptions& options) {
+  if (options.device == "cpu") return std::make_unique<CpuPlatform>(options.threads);
+#ifdef SNUG_WITH_CUDA
+  settle_allocator();
+  set_num_threads(options.threads);
+  return cuda::open_platform({.device = options.device, .cache_folder = cache_folder(options), .allow_tf32 = options.tf32});
+#else
+  throw Error(options.device.rfind("cuda", 0) == 0 ? ErrorKind::kDevice : ErrorKind::kUsage,
+              fmt::format("--device {}: this snug was built for the CPU alone", options.device),
+              "make cuda builds the one for NVIDIA GPUs");
+#endif
+}
+
+std::filesystem::path cache_folder(const CommonOptions& options) {
+  if (!options.cache_dir.empty()) return options.cache_dir;
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache) return std::filesystem::path(cache) / "snug";
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home) return std::filesystem::path(home) / ".cache/snug";
+  return std::filesystem::temp_directory_path() / "snug-cache";
+}
+
+}  // namespace snug
