@@ -26,8 +26,8 @@ fuzz: deps
 bench: build
 	@bench/run.sh
 
-cuda:
-	@echo "not yet: this version of snug runs on the CPU only"; exit 1
+cuda: deps
+	@ARCHS="$(ARCHS)" scripts/cuda.sh
 
 clean:
 	rm -rf build build-*

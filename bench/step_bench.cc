@@ -1,6 +1,7 @@
-// Time of a whole training step (forward, backward, clipping, AdamW; dropout 0.1) of BERT-base-sized models with random
+// Time of a whole training step (forward, backward, clipping, AdamW; dropout 0.1) of BERT-sized models with random
 // weights and random token ids. One JSON line per case.
-//   step_bench 8x128 sst2        cases: NxL (N texts of L tokens) or sst2 (32 texts with the lengths SST-2 has)
+//   step_bench 8x128 sst2            cases: NxL (N texts of L tokens) or sst2 (32 texts with the lengths SST-2 has)
+//   DEVICE=cuda step_bench large:16x512    the same for BERT-large, on a GPU; MEMORY states a budget in bytes
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,19 +9,21 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <numeric>
 #include <random>
 #include <string>
+#include <vector>
 
+#include "core/error.h"
 #include "core/threads.h"
 #include "data/batch_builder.h"
 #include "model/config.h"
 #include "model/weights.h"
-#include "runtime/cpu_engine.h"
+#include "train/platform.h"
 
 namespace snug {
 namespace {
-
-constexpr int kWarmUp = 1, kTimed = 5;
 
 // Lengths of SST-2 sentences in tokens: mean about 25, 4 to 66. The peer draws the same ones (bench/peer_step.py).
 std::vector<int64_t> lengths_of(const std::string& name) {
@@ -31,59 +34,114 @@ std::vector<int64_t> lengths_of(const std::string& name) {
   return {8, 26, 10, 38, 16, 22, 47, 13, 30, 19, 61, 11, 24, 7, 34, 28, 15, 42, 20, 9, 33, 18, 25, 52, 12, 29, 21, 37, 14, 23, 17, 36};
 }
 
-BertConfig base_config() {
+BertConfig config_of(bool large) {
   BertConfig config;
   config.vocab_size = 30522;
-  config.hidden_size = 768;
-  config.num_hidden_layers = 12;
-  config.num_attention_heads = 12;
-  config.intermediate_size = 3072;
+  config.hidden_size = large ? 1024 : 768;
+  config.num_hidden_layers = large ? 24 : 12;
+  config.num_attention_heads = large ? 16 : 12;
+  config.intermediate_size = 4 * config.hidden_size;
   config.max_position_embeddings = 512;
   config.labels = {"0", "1"};
   return config;
 }
 
-BatchBuilder random_batch(const std::vector<int64_t>& lengths) {
-  std::mt19937 random(1);
-  BatchBuilder batch;
+// The texts of a step in micro-batches of at most `capacity` tokens.
+std::vector<BatchBuilder> random_step(const std::vector<int64_t>& lengths, int64_t capacity, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<BatchBuilder> step(1);
   for (const int64_t length : lengths) {
     std::vector<int32_t> ids(static_cast<size_t>(length));
     for (int32_t& id : ids) id = int32_t(1000 + random() % 29000);
-    batch.add(ids, {}, int32_t(random() % 2));
+    if (step.back().dims().tokens + length > capacity) step.emplace_back();
+    step.back().add(ids, {}, int32_t(random() % 2));
   }
-  return batch;
+  return step;
+}
+
+const char* environment(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : otherwise;
+}
+
+void fill_weights(Engine& engine, const Model& model) {
+  for (size_t i = 0; i < model.parameters().size(); ++i) {
+    std::vector<float> values(size_t(model.parameters()[i].size()));
+    initialize(model.parameters()[i], 0, values, {});
+    engine.parameter(Region::kWeights, i).write(0, std::as_bytes(std::span(values)));
+  }
+  engine.weights_changed();
+}
+
+// Seconds between the results of steps, after `warm_up` of them; sorted. on_first is called after the first step.
+std::vector<double> time_steps(Engine& engine, const std::vector<std::vector<BatchBuilder>>& steps, size_t examples, int warm_up,
+                               int timed, const std::function<void()>& on_first) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> seconds;
+  Clock::time_point last = Clock::now();
+  int running = 0;
+  const auto finish = [&] {
+    SNUG_CHECK(engine.finish().applied);
+    --running;
+    if (seconds.empty()) on_first();
+    const auto now = Clock::now();
+    seconds.push_back(std::chrono::duration<double>(now - last).count());
+    last = now;
+  };
+  for (int step = 0; step < warm_up + timed; ++step) {
+    engine.begin(examples);
+    for (const BatchBuilder& micro : steps[size_t(step) % steps.size()]) engine.accumulate(micro.view());
+    engine.update({.learning_rate = 1e-5, .step = step + 1}, 1.0);
+    ++running;
+    while (running > engine.updates_ahead()) finish();
+  }
+  while (running > 0) finish();
+  seconds.erase(seconds.begin(), seconds.begin() + warm_up);
+  std::sort(seconds.begin(), seconds.end());
+  return seconds;
 }
 
 void run(const std::string& name) {
-  const BatchBuilder data = random_batch(lengths_of(name));
-  const Batch batch = data.view();
-  const auto model = make_bert(base_config(), Head::kClassifier);
+  const bool large = name.rfind("large:", 0) == 0;
+  const std::vector<int64_t> lengths = lengths_of(large ? name.substr(6) : name);
+  CommonOptions options;
+  options.device = environment("DEVICE", "cpu");
+  options.precision = environment("PRECISION", "auto");
+  options.threads = std::atoi(environment("THREADS", "0"));
+  const auto platform = open_platform(options);
+  const auto model = make_bert(config_of(large), Head::kClassifier);
   PlanRequest request;
   request.model = model.get();
-  request.workload = {batch.dims.sequences, batch.dims.longest, batch.dims.tokens};
+  request.graph.compute = platform->compute_type(options.precision);
+  request.workload = {int64_t(lengths.size()), *std::ranges::max_element(lengths),
+                      std::accumulate(lengths.begin(), lengths.end(), int64_t{0})};
   request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
-  request.budget_bytes = uint64_t{1} << 40;
-  request.device = {.kind = DeviceKind::kCpu, .threads = num_threads()};
+  std::optional<uint64_t> budget;
+  if (const char* memory = std::getenv("MEMORY")) budget = std::stoull(memory);
+  request.budget_bytes = platform->budget(budget);
+  platform->complete(request);
   const Plan plan = make_plan(request);
-  CpuEngine engine(*model, plan, /*seed=*/1);
-  for (size_t i = 0; i < model->parameters().size(); ++i) {
-    std::vector<float> values(size_t(model->parameters()[i].size()));
-    initialize(model->parameters()[i], 0, values, {});
-    engine.parameter(Region::kWeights, i).write(0, std::as_bytes(std::span(values)));
+  if (!plan.fits) {
+    fmt::print("{{\"program\": \"snug\", \"case\": \"{}\", \"fits\": false, \"minimum_bytes\": {}}}\n", name, plan.minimum_budget_bytes);
+    return;
   }
-  std::vector<double> times;
-  for (int step = 0; step < kWarmUp + kTimed; ++step) {
-    const auto start = std::chrono::steady_clock::now();
-    engine.begin(uint64_t(batch.dims.sequences));
-    engine.accumulate(batch);
-    engine.update({.step = step + 1}, 1.0);
-    times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  times.erase(times.begin(), times.begin() + kWarmUp);
-  std::sort(times.begin(), times.end());
-  const double median = times[times.size() / 2];
-  fmt::print("{{\"program\": \"snug\", \"case\": \"{}\", \"threads\": {}, \"tokens\": {}, \"ms\": {:.1f}, \"tokens_per_second\": {:.1f}}}\n",
-             name, num_threads(), batch.dims.tokens, median * 1e3, double(batch.dims.tokens) / median);
+  const auto engine = platform->make_engine(*model, plan, /*seed=*/1);
+  fill_weights(*engine, *model);
+  const bool gpu = request.device.kind == DeviceKind::kCuda;
+  std::vector<std::vector<BatchBuilder>> steps;
+  for (unsigned seed = 1; seed <= 4; ++seed) steps.push_back(random_step(lengths, plan.capacity.tokens, seed));
+  uint64_t after_first = 0;
+  const int timed = std::atoi(environment("STEPS", gpu ? "50" : "5"));
+  const std::vector<double> seconds = time_steps(*engine, steps, lengths.size(), gpu ? std::min(10, timed) : 1, timed,
+                                                 [&] { after_first = platform->peak_bytes(); });
+  const double median = seconds[seconds.size() / 2];
+  fmt::print("{{\"program\": \"snug\", \"case\": \"{}\", \"device\": \"{}\", \"precision\": \"{}\", \"threads\": {}, "
+             "\"tokens\": {}, \"ms\": {:.3f}, \"best_ms\": {:.3f}, \"tokens_per_second\": {:.1f}, \"micro_batch_tokens\": {}, "
+             "\"recomputed_layers\": {}, \"budget_bytes\": {}, \"minimum_bytes\": {}, \"predicted_bytes\": {}, "
+             "\"measured_bytes\": {}, \"grown_since_first_step\": {}}}\n",
+             name, platform->name(), dtype_name(plan.compute), num_threads(), request.workload.step_tokens, median * 1e3,
+             seconds[0] * 1e3, double(request.workload.step_tokens) / median, plan.capacity.tokens, plan.recomputed_layers,
+             plan.budget_bytes, plan.minimum_budget_bytes, plan.peak_bytes, platform->peak_bytes(), platform->peak_bytes() - after_first);
   std::fflush(stdout);
 }
 
@@ -91,7 +149,10 @@ void run(const std::string& name) {
 }  // namespace snug
 
 int main(int argc, char** argv) {
-  const char* threads = std::getenv("THREADS");
-  snug::set_num_threads(threads != nullptr ? std::atoi(threads) : 0);
-  for (int i = 1; i < argc; ++i) snug::run(argv[i]);
+  try {
+    for (int i = 1; i < argc; ++i) snug::run(argv[i]);
+  } catch (const snug::Error& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return int(error.kind());
+  }
 }

@@ -17,7 +17,8 @@ namespace snug {
 struct CommonOptions {
   std::string model;          // a Hugging Face folder
   std::optional<uint64_t> memory_bytes;  // the budget of the whole process; empty: what this machine can give
-  std::string device = "cpu";  // cpu, cuda, cuda:N
+  std::string device = "auto";  // cpu, cuda, cuda:N; auto: a GPU where this snug can use one
+  std::string device_profile;  // plan for a card that is not here: its name or a file
   std::string precision = "auto";  // auto, fp32, bf16, fp16
   bool tf32 = false;  // products of fp32 numbers may round their factors to TF32
   int threads = 0;            // 0: all processors this process may use

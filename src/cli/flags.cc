@@ -21,7 +21,15 @@ void add_memory_flags(CLI::App& command, CommonOptions& options) {
   command.add_option_function<std::string>(
       spellings("--memory"), [&options](const std::string& text) { options.memory_bytes = parse_size(text); },
       "most memory the whole process may occupy: 8GiB, 8GB, 512MiB, bytes [what the machine can give]");
-  command.add_option("--device", options.device, "cpu (this version has no other)")->capture_default_str();
+  command.add_option("--device", options.device, "cpu, cuda, cuda:N; auto: a GPU where this snug can use one")
+      ->capture_default_str();
+  command.add_option("--precision", options.precision, "auto (bf16 on GPUs that have it, else fp32), fp32, bf16, fp16")
+      ->capture_default_str();
+  for (const char* name : {"bf16", "fp16"}) {
+    command.add_flag_callback(std::string("--") + name, [&options, name] { options.precision = name; },
+                              std::string("the same as --precision ") + name);
+  }
+  command.add_flag("--tf32", options.tf32, "GPU: fp32 products may round their factors to TF32");
   command.add_option("--threads", options.threads, "processor threads; 0: all")->capture_default_str();
   command.add_option(spellings("--max-length,--max-seq-length"), options.max_length,
                      "longest text in tokens, the rest is cut off; 0: as many as the model has positions")

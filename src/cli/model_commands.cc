@@ -6,11 +6,10 @@
 #include "cli/commands.h"
 #include "core/file.h"
 #include "core/json.h"
-#include "core/process_memory.h"
 #include "core/progress.h"
-#include "core/threads.h"
 #include "model/config.h"
 #include "model/weight_files.h"
+#include "train/platform.h"
 
 namespace snug {
 namespace {
@@ -77,26 +76,24 @@ void add_inspect(CLI::App& app) {
 }
 
 void add_doctor(CLI::App& app) {
-  const auto json = std::make_shared<bool>(false);
-  CLI::App* command = app.add_subcommand("doctor", "device, memory, threads and the limits that apply");
-  command->add_flag("--json", *json, "one JSON object on standard output");
-  command->callback([json] {
-    set_num_threads(0);
-    const auto limit = cgroup_limit_bytes();
-    OrderedJson report = {{"version", SNUG_VERSION},
-                          {"device", "cpu"},
-                          {"threads", num_threads()},
-                          {"usable_memory_bytes", usable_memory_bytes()},
-                          {"cgroup_limit_bytes", limit ? Json(*limit) : Json(nullptr)},
-                          {"resident_bytes", resident_bytes()}};
-    if (*json) {
+  struct Flags {
+    CommonOptions options;
+    bool json = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("doctor", "device, memory, libraries and the limits that apply");
+  command->add_option("--device", flags->options.device, "cpu, cuda, cuda:N; auto: a GPU where this snug can use one")
+      ->capture_default_str();
+  command->add_flag("--json", flags->json, "one JSON object on standard output");
+  command->callback([flags] {
+    const auto platform = open_platform(flags->options);
+    OrderedJson report = {{"version", SNUG_VERSION}, {"device", platform->name()}};
+    for (const auto& [name, value] : platform->facts()) report[name] = value;
+    if (flags->json) {
       std::puts(report.dump(2).c_str());
       return;
     }
-    std::puts(fmt::format("snug {} on the CPU, {} threads", SNUG_VERSION, num_threads()).c_str());
-    std::puts(fmt::format("memory this process can use   {}", format_bytes(usable_memory_bytes())).c_str());
-    std::puts(fmt::format("limit of the container        {}", limit ? format_bytes(*limit) : "none").c_str());
-    std::puts(fmt::format("occupied by snug itself       {}", format_bytes(resident_bytes())).c_str());
+    for (const auto& [name, value] : report.items()) std::puts(fmt::format("{:<30}{}", name, value.get<std::string>()).c_str());
   });
 }
 

@@ -127,6 +127,8 @@ void add_training_commands(CLI::App& app) {
   CLI::App* plan_command = app.add_subcommand("plan", "say what a run would occupy, without running it");
   add_all(*plan_command, *plan_flags);
   plan_command->add_option(spellings("--output-dir"), plan_flags->options.output_dir)->group("");
+  plan_command->add_option(spellings("--device-profile"), plan_flags->options.device_profile,
+                           "plan for a GPU that is not here: t4, rtx3060-12gb, a100-40gb, ..., or a JSON file");
   plan_command->callback([plan_flags] { run_plan(*plan_flags); });
 
   const auto flags = std::make_shared<TrainingFlags>();

@@ -16,7 +16,8 @@ uint64_t BatchBuilder::bytes(const Dims& capacity) {
          uint64_t(capacity.sequences + 1) * (2 * sizeof(int32_t) + sizeof(uint64_t));
 }
 
-void BatchBuilder::add(std::span<const int32_t> ids, std::span<const int32_t> type_ids, int32_t label) {
+void BatchBuilder::add(std::span<const int32_t> ids, std::span<const int32_t> type_ids, int32_t label,
+                       std::optional<uint64_t> sample) {
   const auto row = int32_t(labels_.size());
   for (size_t t = 0; t < ids.size(); ++t) {
     ids_.push_back(ids[t]);
@@ -26,7 +27,7 @@ void BatchBuilder::add(std::span<const int32_t> ids, std::span<const int32_t> ty
   }
   starts_.push_back(int32_t(ids_.size()));
   labels_.push_back(label);
-  samples_.push_back(uint64_t(row));
+  samples_.push_back(sample.value_or(uint64_t(row)));
   longest_ = std::max(longest_, int64_t(ids.size()));
 }
 
@@ -45,7 +46,8 @@ Batch BatchBuilder::view() const {
           .row_of = row_of_.data(),
           .starts = starts_.data(),
           .labels = labels_.data(),
-          .samples = samples_.data()};
+          .samples = samples_.data(),
+          .by_id = nullptr};
 }
 
 }  // namespace snug

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,8 +17,9 @@ class BatchBuilder {
   explicit BatchBuilder(const Dims& capacity);      // takes all its memory now
   static uint64_t bytes(const Dims& capacity);      // how much that is
 
-  // Empty `type_ids` are all zero. Sequences are numbered from 0: that names their dropout masks.
-  void add(std::span<const int32_t> ids, std::span<const int32_t> type_ids, int32_t label);
+  // Empty `type_ids` are all zero. `sample` names the sequence's dropout masks; without it, its place does.
+  void add(std::span<const int32_t> ids, std::span<const int32_t> type_ids, int32_t label,
+           std::optional<uint64_t> sample = std::nullopt);
   void clear();
 
   bool empty() const { return labels_.empty(); }

@@ -178,7 +178,8 @@ Batch MicroBatch::view() const {
           .row_of = row_of.data(),
           .starts = starts.data(),
           .labels = labels.data(),
-          .samples = samples.data()};
+          .samples = samples.data(),
+          .by_id = nullptr};
 }
 
 uint64_t steps_per_epoch(uint64_t rows, const BatchOptions& options) {

@@ -43,4 +43,12 @@ void Graph::seed_gradient(ValueId value, ValueId gradient) { seeds_.emplace_back
 
 void Graph::keep(ValueId value) { kept_.push_back(value); }
 
+void Graph::drop_nodes(const std::vector<bool>& dropped) {
+  std::vector<Node> kept;
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (!dropped[n]) kept.push_back(std::move(nodes_[n]));
+  }
+  nodes_ = std::move(kept);
+}
+
 }  // namespace snug

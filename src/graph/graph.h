@@ -41,6 +41,10 @@ class Graph {
   // A value the caller reads after the run (logits, embeddings): it lives to the end of the graph.
   void keep(ValueId value);
 
+  // For rewrites of a finished graph.
+  Node& node(size_t index) { return nodes_[index]; }
+  void drop_nodes(const std::vector<bool>& dropped);
+
   const std::vector<Value>& values() const { return values_; }
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<std::string>& segments() const { return segments_; }

@@ -10,6 +10,7 @@
 #include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/first_token.h"
+#include "ops/fusion.h"
 #include "ops/linear.h"
 #include "ops/mean_pool.h"
 #include "ops/residual_norm.h"
@@ -157,7 +158,10 @@ class Bert::Builder {
       result.loss = loss(result.result);
     }
     graph_.keep(result.result);
-    if (training_) append_backward(graph_, recomputed_segments());
+    if (training_) {
+      append_backward(graph_, recomputed_segments());
+      fuse_bias_gradients(graph_);
+    }
     result.graph = std::move(graph_);
     return result;
   }

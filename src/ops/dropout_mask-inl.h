@@ -48,7 +48,7 @@ HWY_INLINE void lane_draws(const DropoutMask& mask, uint64_t sample, WordVector 
   const auto rest = mask_counter(mask, {.sample = sample}, 0);
   WordVector c2 = hn::Set(d, rest[2]), c3 = hn::Set(d, rest[3]);
   uint32_t key0 = mask.key[0], key1 = mask.key[1];
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < kMaskRounds; ++round) {
     WordVector low0, high0, low1, high1;
     multiply_wide(c0, hn::Set(d, kPhiloxMul0), low0, high0);
     multiply_wide(c2, hn::Set(d, kPhiloxMul1), low1, high1);

@@ -110,6 +110,13 @@ void NormParameterGradient(const NormBackwardArguments& a, int64_t rows, size_t 
                       });
 }
 
+void NormBiasGradient(const NormBackwardArguments& a, float* dbias, int64_t rows, size_t begin, size_t end) {
+  const FloatTag d;
+  add_column_sums(rows, begin, end, dbias, nullptr,
+                  [&](int64_t t, size_t i, auto access, FloatVector& sum, FloatVector&)
+                      HWY_ATTR { sum = access.load(d, a.dx + size_t(t) * a.hidden + i); });
+}
+
 }  // namespace snug::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -124,6 +131,7 @@ namespace {
 HWY_EXPORT(NormForwardRows);
 HWY_EXPORT(NormBackwardRows);
 HWY_EXPORT(NormParameterGradient);
+HWY_EXPORT(NormBiasGradient);
 
 void norm_forward(const NormForwardArguments& arguments, int64_t rows) {
   over_ranges(rows, 1, [&](int64_t begin, int64_t end) {
@@ -134,7 +142,7 @@ void norm_forward(const NormForwardArguments& arguments, int64_t rows) {
 }  // namespace
 
 size_t NormGradient::workspace_bytes(const Sizing& sizing) const {
-  return sizing.device.kind == DeviceKind::kCuda ? column_sum_bytes(sizing.in[0].cols, 2) : 0;
+  return sizing.device.kind == DeviceKind::kCuda ? column_sum_bytes(sizing.in[0].cols, 3) : 0;
 }
 
 void NormGradient::run(const Call& call) const {
@@ -164,6 +172,11 @@ void NormGradient::run(const Call& call) const {
   over_ranges(dy.rows, 1, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(NormBackwardRows)(arguments, begin, end);
   });
+  if (call.out.size() > 4 && call.out[4]) {
+    over_ranges(dy.cols, kColumnGrain, [&](int64_t begin, int64_t end) {
+      HWY_DYNAMIC_DISPATCH(NormBiasGradient)(arguments, call.out[4].f32(), dy.rows, size_t(begin), size_t(end));
+    });
+  }
 }
 
 void ResidualNorm::run(const Call& call) const {

@@ -33,7 +33,8 @@ OpPtr layer_norm(const LayerNormSpec& spec);
 // The operators by name, for their kernels on other devices.
 
 // inputs {dy, gradient of sum from elsewhere (optional), sum, stats, gamma}
-// outputs {dresidual, dx, dgamma (+=), dbeta (+=)}, each optional
+// outputs {dresidual, dx, dgamma (+=), dbeta (+=), dx's sum over rows (+=)}, each optional; the last, which is the gradient
+// of the bias in front, comes from fusing and never together with add_x
 class NormGradient final : public Op {
  public:
   struct Spec {

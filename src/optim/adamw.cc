@@ -11,11 +11,6 @@
 #define SNUG_OPTIM_ADAMW_ARGUMENTS_
 namespace snug {
 
-// What the loop multiplies with; see adamw.h for the formulas.
-struct AdamWFactors {
-  float gradient, keep, step_size, new_m, old_v, new_v, v_correction, epsilon;
-};
-
 struct AdamWArrays {
   float* w;
   const float* g;
@@ -86,13 +81,10 @@ namespace snug {
 HWY_EXPORT(UpdateRange);
 HWY_EXPORT(SquaresOfRange);
 
-void adamw(std::span<float> w, std::span<const float> g, std::span<float> m, std::span<float> v,
-           const AdamWStep& step) {
-  SNUG_CHECK(g.size() == w.size() && m.size() == w.size() && v.size() == w.size() &&
-             step.step >= 1);
+AdamWFactors adamw_factors(const AdamWStep& step) {
   const double correction1 = 1.0 - std::pow(step.beta1, double(step.step));
   const double correction2 = 1.0 - std::pow(step.beta2, double(step.step));
-  const AdamWFactors factors = {
+  return {
       .gradient = float(step.gradient_scale),
       .keep = float(1.0 - step.learning_rate * step.weight_decay),
       .step_size = float(step.learning_rate / correction1),
@@ -102,6 +94,13 @@ void adamw(std::span<float> w, std::span<const float> g, std::span<float> m, std
       .v_correction = float(1.0 / std::sqrt(correction2)),
       .epsilon = float(step.epsilon),
   };
+}
+
+void adamw(std::span<float> w, std::span<const float> g, std::span<float> m, std::span<float> v,
+           const AdamWStep& step) {
+  SNUG_CHECK(g.size() == w.size() && m.size() == w.size() && v.size() == w.size() &&
+             step.step >= 1);
+  const AdamWFactors factors = adamw_factors(step);
   const AdamWArrays arrays = {w.data(), g.data(), m.data(), v.data()};
   // Pieces of whole vectors, so that which elements end in the scalar rest does not depend on the
   // threads either.

@@ -17,6 +17,12 @@ struct AdamWStep {
   double gradient_scale = 1.0;  // the gradient is multiplied with it: clipping
 };
 
+// What the update multiplies with, rounded once.
+struct AdamWFactors {
+  float gradient, keep, step_size, new_m, old_v, new_v, v_correction, epsilon;
+};
+AdamWFactors adamw_factors(const AdamWStep& step);
+
 // w -= lr * decay * w;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
 // w -= lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + epsilon)
 // Elementwise, hence independent of the number of threads.

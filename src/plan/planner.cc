@@ -119,7 +119,11 @@ class Search {
                           taken - (training() ? 4 : 1) * weights - copies});
     if (cpu) plan.items.push_back({"data and file buffers", plan.buffer_bytes});
     plan.items.push_back({cpu ? "program, libraries, tokenizer" : "CUDA context, libraries, kernels", plan.overhead_bytes});
-    plan.items.push_back({cpu ? "heap and stacks" : "CUDA graphs", request_.process.slack_bytes});
+    if (request_.process.launch_bytes) {
+      const size_t nodes = plan.step->graph.nodes().size() + (plan.scoring ? plan.scoring->graph.nodes().size() : 0);
+      plan.items.push_back({"CUDA graphs", request_.process.launch_bytes(plan.capacity, nodes)});
+    }
+    plan.items.push_back({cpu ? "heap and stacks" : "kernels loaded later", request_.process.slack_bytes});
     for (const PlanItem& item : plan.items) plan.peak_bytes += item.bytes;
     if (!cpu) {
       plan.host_peak_bytes = request_.process.host_bytes + plan.buffer_bytes;

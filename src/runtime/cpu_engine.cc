@@ -11,16 +11,6 @@ namespace {
 
 constexpr int64_t kZeroGrain = 1 << 20;  // bytes: less is not worth a thread
 
-size_t offset_of(const ArenaLayout& layout, Region region) {
-  switch (region) {
-    case Region::kWeights: return layout.weights;
-    case Region::kGradients: return layout.gradients;
-    case Region::kFirstMoments: return layout.first_moments;
-    case Region::kSecondMoments: return layout.second_moments;
-  }
-  return 0;
-}
-
 }  // namespace
 
 CpuEngine::CpuEngine(const Model& model, const Plan& plan, uint64_t seed)
@@ -33,10 +23,10 @@ CpuEngine::CpuEngine(const Model& model, const Plan& plan, uint64_t seed)
   }
 }
 
-Block CpuEngine::region(Region region) { return {&arena_, offset_of(plan_.layout, region), plan_.layout.parameter_bytes}; }
+Block CpuEngine::region(Region region) { return {&arena_, region_offset(plan_.layout, region), plan_.layout.parameter_bytes}; }
 
 std::span<float> CpuEngine::floats(Region region) const {
-  return {reinterpret_cast<float*>(arena_.base() + offset_of(plan_.layout, region)),
+  return {reinterpret_cast<float*>(arena_.base() + region_offset(plan_.layout, region)),
           plan_.layout.parameter_bytes / sizeof(float)};
 }
 

@@ -17,9 +17,23 @@ struct StepResult {
   double loss = 0;           // mean over the step's examples
   double gradient_norm = 0;  // before clipping
   bool applied = false;      // false: loss or gradient was not finite, and no weight changed
+  bool skipped = false;      // not applied because the fp16 loss scale was too high; it is lower now
+};
+
+// fp16's smallest numbers are too large for gradients, so the loss is scaled up while that does not overflow.
+struct LossScale {
+  double scale = 65536;
+  int64_t clean_steps = 0;    // since the scale last changed
+  int64_t failed_steps = 0;  // in a row
+
+  void after_step(bool applied);
+  // No scale will help: the numbers themselves are broken.
+  bool hopeless() const { return failed_steps > 20 || scale < 1e-4; }
 };
 
 enum class Region : uint8_t { kWeights, kGradients, kFirstMoments, kSecondMoments };  // all fp32
+
+size_t region_offset(const ArenaLayout& layout, Region region);
 
 class Engine {
  public:
@@ -48,13 +62,15 @@ class Engine {
   int64_t result_columns() const { return plan_.step->graph.value(plan_.step->result).desc.cols; }
 
   virtual Block region(Region region) = 0;
-  Block parameter(Region of, size_t index) {
+  virtual Block parameter(Region of, size_t index) {
     const Block whole = region(of);
     return {whole.memory, whole.offset + plan_.layout.parameter_offset[index],
             size_t(model_.parameters()[index].size()) * sizeof(float)};
   }
   // After weights were written from outside.
   virtual void weights_changed() {}
+  virtual LossScale loss_scale() const { return {}; }
+  virtual void set_loss_scale(const LossScale&) {}
 
   virtual uint64_t arena_bytes() const = 0;  // occupied, as the system counts it
 

@@ -4,6 +4,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "plan/planner.h"
 #include "runtime/engine.h"
@@ -15,6 +17,8 @@ class Platform {
   virtual ~Platform() = default;
 
   virtual std::string name() const = 0;  // "cpu", "cuda:0"
+  // What `snug doctor` shows: a name and a value each.
+  virtual std::vector<std::pair<std::string, std::string>> facts() const = 0;
   // What --precision means here: "auto", "fp32", "bf16" or "fp16". Errors say what this device can do.
   virtual DType compute_type(const std::string& precision) const = 0;
   // The budget that applies: what was asked for, never more than the device can give.

@@ -4,10 +4,13 @@
 
 #include "core/error.h"
 #include "core/process_memory.h"
+#include "core/progress.h"
 #include "core/threads.h"
+#include "plan/gpu.h"
 #include "runtime/cpu_engine.h"
 #include "train/rehearsal.h"
 #ifdef SNUG_WITH_CUDA
+#include "cuda/gpu.h"
 #include "cuda/platform.h"
 #endif
 
@@ -30,6 +33,14 @@ class CpuPlatform : public Platform {
   }
 
   std::string name() const override { return "cpu"; }
+
+  std::vector<std::pair<std::string, std::string>> facts() const override {
+    const auto limit = cgroup_limit_bytes();
+    return {{"threads", std::to_string(num_threads())},
+            {"memory this process can use", format_bytes(usable_memory_bytes())},
+            {"limit of the container", limit ? format_bytes(*limit) : "none"},
+            {"occupied by snug itself", format_bytes(resident_bytes())}};
+  }
 
   DType compute_type(const std::string& precision) const override {
     if (precision == "auto" || precision == "fp32") return DType::kF32;
@@ -59,15 +70,55 @@ class CpuPlatform : public Platform {
   uint64_t peak_bytes() const override { return peak_resident_bytes(); }
 };
 
+// A GPU that is only described: enough to plan for.
+class ProfilePlatform : public Platform {
+ public:
+  explicit ProfilePlatform(const std::string& profile) : profile_(find_gpu_profile(profile)) { settle_allocator(); }
+
+  std::string name() const override { return profile_.name; }
+  std::vector<std::pair<std::string, std::string>> facts() const override {
+    return {{"memory of the GPU", format_bytes(profile_.memory_bytes)},
+            {"context and libraries, estimated", format_bytes(profile_.overhead_bytes)}};
+  }
+  DType compute_type(const std::string& precision) const override {
+    if (precision == "fp32" || (precision == "auto" && !profile_.has_bf16)) return DType::kF32;
+    if (precision == "fp16") return DType::kF16;
+    if (profile_.has_bf16) return DType::kBF16;
+    fail(ErrorKind::kDevice, "{} does not compute in {}", profile_.name, precision);
+  }
+  uint64_t budget(const std::optional<uint64_t>& asked_bytes) const override {
+    if (asked_bytes && *asked_bytes > profile_.memory_bytes) {
+      fail(ErrorKind::kBudget, "--memory {} is more than {} has: {}", format_bytes(*asked_bytes), profile_.name,
+           format_bytes(profile_.memory_bytes));
+    }
+    return asked_bytes.value_or(profile_.memory_bytes);
+  }
+  void warm_up() override {}
+  void complete(PlanRequest& request) override {
+    complete_for_gpu(request, profile_.overhead_bytes);
+    request.process.host_bytes = peak_resident_bytes();
+  }
+  std::unique_ptr<Engine> make_engine(const Model&, const Plan&, uint64_t) override {
+    fail(ErrorKind::kUsage, "--device-profile {}: a card that is not here can be planned for, not run on", profile_.name);
+  }
+  uint64_t peak_bytes() const override { return 0; }
+
+ private:
+  GpuProfile profile_;
+};
+
 }  // namespace
 
 std::unique_ptr<Platform> open_platform(const CommonOptions& options) {
-  if (options.device == "cpu") return std::make_unique<CpuPlatform>(options.threads);
+  if (!options.device_profile.empty()) return std::make_unique<ProfilePlatform>(options.device_profile);
 #ifdef SNUG_WITH_CUDA
+  const bool gpu = options.device == "auto" ? cuda::has_gpu() : options.device != "cpu";
+  if (!gpu) return std::make_unique<CpuPlatform>(options.threads);
   settle_allocator();
   set_num_threads(options.threads);
-  return cuda::open_platform({.device = options.device, .cache_folder = cache_folder(options), .allow_tf32 = options.tf32});
+  return cuda::open_platform({.device = options.device == "auto" ? "cuda" : options.device, .cache_folder = cache_folder(options), .allow_tf32 = options.tf32});
 #else
+  if (options.device == "cpu" || options.device == "auto") return std::make_unique<CpuPlatform>(options.threads);
   throw Error(options.device.rfind("cuda", 0) == 0 ? ErrorKind::kDevice : ErrorKind::kUsage,
               fmt::format("--device {}: this snug was built for the CPU alone", options.device),
               "make cuda builds the one for NVIDIA GPUs");

@@ -144,6 +144,7 @@ void Trainer::load() {
   loss_sum_ = resume_->state.at("loss_sum");
   if (!resume_->state.at("best").is_null()) best_ = resume_->state.at("best").get<double>();
   evaluations_without_improvement_ = resume_->state.at("evaluations_without_improvement");
+  engine_->set_loss_scale({.scale = resume_->state.at("loss_scale").at(0), .clean_steps = resume_->state.at("loss_scale").at(1)});
   last_eval_ = resume_->state.at("eval").get<std::map<std::string, double>>();
   say(fmt::format("resumed from {} (step {})", resume_->checkpoint.string(), first_step_));
 }
@@ -160,6 +161,7 @@ Json Trainer::fingerprint() const {
           {"schedule", o.lr_scheduler_type},
           {"warmup_steps", job_.schedule.warmup_steps},
           {"max_grad_norm", o.max_grad_norm},
+          {"precision", dtype_name(job_.plan.compute)},
           {"labels", job_.folder.config.labels}};
 }
 
@@ -213,13 +215,17 @@ void Trainer::finish(size_t ahead) {
     metrics.grad_norm = result.gradient_norm;
     metrics.seconds = seconds_since(last_finish_);
     last_finish_ = Clock::now();
-    if (!result.applied) {
+    if (result.skipped) {
+      say(fmt::format("step {}: gradients overflowed in fp16, the step is left out; loss scale now {:g}", metrics.step,
+                      engine_->loss_scale().scale));
+      metrics.loss = metrics.grad_norm = 0;
+    } else if (!result.applied) {
       throw Error(ErrorKind::kNumbers,
                   fmt::format("at step {} the loss is {} and the norm of the gradient {}", metrics.step, result.loss,
                               result.gradient_norm),
                   "lower --learning-rate, or look for broken weights; the last checkpoint is kept");
     }
-    loss_sum_ += result.loss;
+    loss_sum_ += metrics.loss;
     examples_ += metrics.examples;
     tokens_ += metrics.tokens;
     train_seconds_ += metrics.seconds;
@@ -279,7 +285,8 @@ void Trainer::save(uint64_t step) {
                     {"loss_sum", loss_sum_},
                     {"best", best_ ? Json(*best_) : Json(nullptr)},
                     {"evaluations_without_improvement", evaluations_without_improvement_},
-                    {"eval", last_eval_}};
+                    {"eval", last_eval_},
+                    {"loss_scale", {engine_->loss_scale().scale, engine_->loss_scale().clean_steps}}};
   contents.tensors = checkpoint_tensors();
   save_checkpoint(output() / "checkpoints", contents, int(job_.options.save_total_limit));
 }

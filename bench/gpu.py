@@ -1,0 +1,176 @@
+"""Everything that only a GPU can show, from what `make cuda` built: kernel and engine tests, sanitizers, planned against
+measured memory, the speed table beside PyTorch and transformers where this Python has them, and a whole fine-tuning run.
+Needs Python alone. Prints Markdown; with --out FILE also one JSON line per result.
+
+    python3 bench/gpu.py [tests] [sanitize] [memory] [speed] [frontier] [end-to-end]      all of them without arguments
+    SST2=folder with train.tsv and dev.tsv: the data of end-to-end, which is left out without it"""
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BUILD = os.environ.get("BUILD", os.path.join(ROOT, "build-cuda"))
+GIB = 2**30
+# Milliseconds a step must take at most on an NVIDIA H200, and what we aim for.
+SPEED = {"8x128": (3.5, 2.5), "32x128": (6.5, 5.0), "sst2": (3.5, 2.5), "32x512": (20, 16.5), "large:16x512": (33, 27)}
+# Which tests the slow sanitizers run over: all that check values, none that measure time.
+SANITIZED = "Cuda*-*SpeedIsPrinted*:*FrequentWords*:CudaAttention.ManySequences*"
+
+results, failures = [], []
+
+
+def record(kind, **fields):
+    results.append(dict(kind=kind, **fields))
+
+
+def check(condition, message):
+    if not condition:
+        failures.append(message)
+        print(f"FAILED: {message}", flush=True)
+
+
+def program(*args, env=None, timeout=600):
+    return subprocess.run([str(a) for a in args], capture_output=True, text=True, timeout=timeout, env={**os.environ, **(env or {})})
+
+
+def step_bench(case, memory=None, steps=50, precision="bf16"):
+    env = dict(DEVICE="cuda", STEPS=str(steps), PRECISION=precision)
+    if memory is not None:
+        env["MEMORY"] = str(memory)
+    done = program(os.path.join(BUILD, "bin/step_bench"), case, env=env)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0 or not lines:
+        raise RuntimeError(f"step_bench {case}: {done.stderr.strip()[-500:]}")
+    return json.loads(lines[-1])
+
+
+def tests():
+    done = program(os.path.join(BUILD, "tests/cuda_test"))
+    print("\n".join(done.stdout.splitlines()[-4:]))
+    record("tests", exit_code=done.returncode, output=done.stdout.splitlines()[-30:])
+    check(done.returncode == 0, "GPU unit tests")
+
+
+def sanitize():
+    for tool in "memcheck", "racecheck":
+        done = program("compute-sanitizer", "--tool", tool, "--error-exitcode", 99, os.path.join(BUILD, "tests/cuda_test"),
+                       f"--gtest_filter={os.environ.get('SANITIZED', SANITIZED)}", timeout=900)
+        summary = [line for line in done.stdout.splitlines() if "SUMMARY" in line or "PASSED" in line]
+        print(tool, *summary, sep="\n  ")
+        record("sanitize", tool=tool, exit_code=done.returncode, summary=summary)
+        check(done.returncode == 0, f"compute-sanitizer {tool}")
+
+
+def memory():
+    """Random configurations from the minimum up: what the driver counts against the plan."""
+    rng = random.Random(4)
+    print("\n| case | budget MiB | predicted MiB | measured MiB | off by | micro-batch | recomputed | grown |\n|---|---|---|---|---|---|---|---|")
+    for number in range(int(os.environ.get("CONFIGURATIONS", 25))):
+        model = "large:" if number % 3 == 2 else ""
+        case = f"{model}{rng.choice([4, 8, 16, 32])}x{rng.choice([32, 64, 128, 256, 512])}"
+        least = step_bench(case, GIB // 2 * 3, steps=1)["minimum_bytes"]
+        budget = least + int(rng.choice([0, 0, 0.1, 0.3, 1]) * rng.uniform(0.2, 4) * GIB)
+        row = step_bench(case, budget, steps=6)
+        predicted, measured = row["predicted_bytes"], row["measured_bytes"]
+        print(f"| {case} | {budget / 2**20:.0f} | {predicted / 2**20:.0f} | {measured / 2**20:.0f} | {measured / predicted - 1:+.2%} "
+              f"| {row['micro_batch_tokens']} | {row['recomputed_layers']} | {row['grown_since_first_step']} |", flush=True)
+        record("memory", **row)
+        check(measured <= budget, f"{case}: {measured} bytes used of a budget of {budget}")
+        check(abs(measured / predicted - 1) <= 0.01, f"{case}: predicted {predicted}, measured {measured}")
+        check(row["grown_since_first_step"] == 0, f"{case}: memory grew after the first step")
+
+
+def peers(case):
+    done = program(os.environ.get("PYTHON", sys.executable), os.path.join(ROOT, "bench/peer_gpu.py"), case, timeout=300)
+    return {row["program"]: row["ms"] for row in map(json.loads, (l for l in done.stdout.splitlines() if l.startswith("{")))}
+
+
+def speed():
+    print("\n| training step, bf16, dropout 0.1 | snug ms | must reach | aim | PyTorch ms | HF Trainer ms | torch.compile ms | times faster than Trainer |")
+    print("|---|---|---|---|---|---|---|---|")
+    for case, (must, aim) in SPEED.items():
+        row = step_bench(case)
+        other = peers(case) if os.environ.get("PEERS", "1") == "1" else {}
+        shown = [f"{other[name]:.1f}" if name in other else "–" for name in ("loop", "trainer", "compile")]
+        ratio = f"{other['trainer'] / row['ms']:.1f}" if "trainer" in other else "–"
+        print(f"| {case} | {row['ms']:.2f} | {must} | {aim} | {' | '.join(shown)} | {ratio} |", flush=True)
+        record("speed", must=must, aim=aim, peers=other, **row)
+        check(row["ms"] <= must, f"{case}: {row['ms']:.2f} ms, must reach {must}")
+
+
+def frontier():
+    print("\n| case | budget MiB | measured MiB | ms | micro-batch | recomputed layers |\n|---|---|---|---|---|---|")
+    for case in "32x512", "large:32x512":
+        least = step_bench(case, GIB // 2 * 3, steps=1)["minimum_bytes"]
+        roomy = step_bench(case, steps=10)
+        most = roomy["predicted_bytes"]
+        for share in 0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1:
+            budget = int(least + share * (most - least))
+            row = step_bench(case, budget, steps=10)
+            print(f"| {case} | {budget / 2**20:.0f} | {row['measured_bytes'] / 2**20:.0f} | {row['ms']:.1f} | {row['micro_batch_tokens']} "
+                  f"| {row['recomputed_layers']} |", flush=True)
+            record("frontier", **row)
+
+
+def end_to_end():
+    data = os.environ.get("SST2")
+    if not data:
+        print("end-to-end: left out, SST2 names no folder")
+        return
+    folder = tempfile.mkdtemp()
+    snug = os.path.join(BUILD, "bin/snug")
+    train, dev = (os.path.join(data, name) for name in ("train.tsv", "dev.tsv"))
+    done = program(snug, "init", "--train", train, "--vocab-size", 30522, "--hidden-size", 768, "--num-hidden-layers", 12,
+                   "--num-attention-heads", 12, "--output-dir", os.path.join(folder, "model"))
+    check(done.returncode == 0, f"snug init: {done.stderr[-300:]}")
+    import time
+    start = time.time()
+    done = program(snug, "train", "--model", os.path.join(folder, "model"), "--train", train, "--validation", dev, "--batch-size", 32,
+                   "--num-train-epochs", 3, "--learning-rate", "2e-5", "--warmup-ratio", 0.06, "--device", "cuda", "--cache-dir",
+                   os.path.join(folder, "cache"), "--output-dir", os.path.join(folder, "out"), "--json", timeout=580)
+    seconds = time.time() - start
+    check(done.returncode == 0, f"end to end: {done.stderr[-500:]}")
+    run = json.loads(done.stdout)
+    whole = run["examples"] / seconds
+    row = dict(examples=run["examples"], seconds=round(seconds, 1), examples_per_second=round(whole), inside_loop=round(run["examples_per_second"]),
+               tokens_per_second=round(run["tokens_per_second"]), eval_accuracy=run.get("eval_accuracy"))
+    peer = program(os.environ.get("PYTHON", sys.executable), os.path.join(ROOT, "bench/peer_gpu.py"), "sst2-data", train, timeout=400)
+    for line in peer.stdout.splitlines():
+        if line.startswith("{"):
+            row["trainer_examples_per_second"] = json.loads(line)["examples_per_second"]
+            row["times_faster"] = round(whole / row["trainer_examples_per_second"], 1)
+    print("end to end:", json.dumps(row))
+    record("end-to-end", **row)
+    if "times_faster" in row:
+        check(row["times_faster"] >= 10, f"end to end: {row['times_faster']} times the Trainer, must reach 10")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def main():
+    parts = {"tests": tests, "sanitize": sanitize, "memory": memory, "speed": speed, "frontier": frontier, "end-to-end": end_to_end}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", help=", ".join(parts))
+    parser.add_argument("--out", help="JSON lines go here")
+    args = parser.parse_args()
+    for name in args.parts or parts:
+        print(f"\n## {name}", flush=True)
+        try:
+            parts[name]()
+        except (RuntimeError, subprocess.TimeoutExpired, OSError) as error:
+            check(False, f"{name}: {error}")
+    if args.out:
+        with open(args.out, "w") as f:
+            f.writelines(json.dumps(row) + "\n" for row in results)
+    print(f"\n{len(failures)} checks failed" if failures else "\nall checks passed")
+    for failure in failures:
+        print("  " + failure)
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,365 @@
+// What the attention kernels share: their arguments, tiles in shared memory, tensor core products and dropout draws.
+//
+// A tile is a matrix of 16-bit values in shared memory whose rows are cut into chunks of 16 bytes. Chunks are swizzled
+// within a row, so that eight rows of the same chunk, what one ldmatrix reads, lie in different banks.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "cuda/check.h"
+#include "cuda/kernels.h"
+#include "ops/attention.h"
+#include "ops/dropout_mask.h"
+
+namespace snug::cuda::attention_kernels {
+
+// Philox adds constants to its key from round to round. Kernels get all keys as arguments, where they are operands.
+struct RoundKeys {
+  uint32_t keys[kMaskRounds][2];
+};
+
+template <class T>
+struct Arguments {
+  const T* qkv;      // [tokens, 3 * heads * head_dim]
+  T* o;              // [tokens, heads * head_dim], read by backward
+  float* lse;        // [tokens, heads]; in forward null where nobody wants it
+  const T* d_o;      // [tokens, heads * head_dim], backward only
+  T* dqkv;           // [tokens, 3 * heads * head_dim], backward only
+  float* row_sums;   // [tokens, heads]: o · do, backward only
+  const int32_t* starts;
+  const uint64_t* samples;  // null when dropout is off
+  const StepState* state;
+  int64_t tokens;  // rows of the tensors
+  int heads, head_dim;
+  int tiles;    // of a sequence, in the grid
+  int longest;  // room for the queries of a sequence, in whole tiles
+  bool causal;
+  float scale;  // 1 / sqrt(head_dim)
+  DropoutMask mask;
+  RoundKeys keys;  // of the mask
+};
+
+// The sequence, head and tile a block works on. Heads are in the grid's second dimension, tiles of sequences in its
+// first, which alone may be large.
+struct Place {
+  int start, length;  // tokens
+  int head, tile;
+  uint64_t sample;
+};
+
+template <class T>
+__device__ __forceinline__ Place place_of(const Arguments<T>& a) {
+  const int sequence = int(blockIdx.x) / a.tiles;
+  Place place;
+  place.tile = int(blockIdx.x) % a.tiles;
+  place.head = int(blockIdx.y);
+  place.start = a.starts[sequence];
+  place.length = a.starts[sequence + 1] - place.start;
+  place.sample = a.mask.on() ? a.samples[sequence] : 0;
+  return place;
+}
+
+// All blocks together write zeros into the rows behind the real tokens.
+template <class Element>
+__device__ __forceinline__ void zero_padding(Element* data, int64_t columns, int64_t real_rows, int64_t rows) {
+  const int64_t threads = int64_t(gridDim.x) * gridDim.y * blockDim.x;
+  const int64_t thread = (int64_t(blockIdx.y) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
+  for (int64_t i = real_rows * columns + thread; i < rows * columns; i += threads) data[i] = Element{};
+}
+
+// Conversions.
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+template <class T>
+__device__ __forceinline__ T from_float(float x) {
+  if constexpr (std::is_same_v<T, float>) return x;
+  if constexpr (std::is_same_v<T, __half>) return __float2half_rn(x);
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) return __float2bfloat16_rn(x);
+}
+
+// Two values in one register, the first in the low half.
+template <class T>
+__device__ __forceinline__ uint32_t packed(float first, float second) {
+  uint32_t bits;
+  if constexpr (std::is_same_v<T, __half>) {
+    const __half2 pair = __floats2half2_rn(first, second);
+    memcpy(&bits, &pair, 4);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+    memcpy(&bits, &pair, 4);
+  }
+  return bits;
+}
+template <class T>
+__device__ __forceinline__ float2 unpacked(uint32_t bits) {
+  if constexpr (std::is_same_v<T, __half>) {
+    __half2 pair;
+    memcpy(&pair, &bits, 4);
+    return __half22float2(pair);
+  } else {
+    return {__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u)};
+  }
+}
+
+__device__ __forceinline__ float exp2_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+// Shared memory.
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return uint32_t(__cvta_generic_to_shared(p));
+}
+
+// 16 bytes from global to shared memory, or zeros, in which case `from` may point anywhere.
+__device__ __forceinline__ void copy_chunk(uint32_t to, const void* from, bool there) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+#else
+  const uint4 v = there ? *static_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+#endif
+}
+__device__ __forceinline__ void end_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+#endif
+}
+
+template <int kWidth>
+__device__ __forceinline__ int swizzled_chunk(int row, int chunk) {
+  // Rows of whole 128 bytes need all eight places; of others two lie in 128 bytes and four places do.
+  return kWidth % 64 == 0 ? chunk ^ (row & 7) : chunk ^ (row >> 1 & 3);
+}
+
+// The address of a chunk within a tile, in bytes.
+template <int kWidth>
+__device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
+  return uint32_t(row * (kWidth / 8) + swizzled_chunk<kWidth>(row, chunk)) * 16;
+}
+
+// Row r of the tile := row first + source_of(r) of a sequence's matrix, zeros from row `end` on. source_of moves bits of
+// a row's number, so that the sources of a + b are those of a and of b where they share no bits.
+template <int kWidth, int kRows, int kThreads, class T, class SourceOf>
+__device__ __forceinline__ void copy_tile(uint32_t tile, const T* from, int stride, int first, int end,
+                                          SourceOf source_of) {
+  constexpr int kChunks = kWidth / 8, kRowsAtOnce = kThreads / kChunks;
+  if constexpr (kThreads % kChunks == 0 && (kRowsAtOnce & (kRowsAtOnce - 1)) == 0 && kRowsAtOnce >= 8 &&
+                kRows % kRowsAtOnce == 0) {
+    // All of a thread's rows are a constant distance from its first one.
+    const int row = int(threadIdx.x) / kChunks, chunk = int(threadIdx.x) % kChunks;
+    const int source = first + source_of(row);
+    const uint32_t to = tile + chunk_offset<kWidth>(row, chunk);
+    const T* const here = from + int64_t(source) * stride + chunk * 8;
+#pragma unroll
+    for (int more = 0; more < kRows; more += kRowsAtOnce) {
+      copy_chunk(to + more * kChunks * 16, here + source_of(more) * stride, source + source_of(more) < end);
+    }
+  } else {
+    for (int i = int(threadIdx.x); i < kRows * kChunks; i += kThreads) {
+      const int row = i / kChunks, chunk = i % kChunks, source = first + source_of(row);
+      copy_chunk(tile + chunk_offset<kWidth>(row, chunk), from + int64_t(source) * stride + chunk * 8, source < end);
+    }
+  }
+}
+
+struct SameRow {
+  __device__ __forceinline__ int operator()(int row) const { return row; }
+};
+
+// ldmatrix reads four 8x8 matrices; each lane gives the address of one row. The matrices are the quarters of a block of
+// 16 rows and two chunks; which neighbours the first two are depends on the operand.
+template <int kWidth>
+struct QuarterRows {
+  uint32_t row_bytes, column;
+  int row;
+
+  // kRowsFirst: quarters 0 and 1 are rows 0-7 and 8-15 of the first chunk; otherwise the two chunks of rows 0-7.
+  __device__ __forceinline__ explicit QuarterRows(bool rows_first) {
+    const int lane = int(threadIdx.x) % 32, low = lane >> 3 & 1, high = lane >> 4;
+    row = (rows_first ? low : high) * 8 + (lane & 7);
+    row_bytes = uint32_t(row * (kWidth / 8) * 16);
+    column = uint32_t(swizzled_chunk<kWidth>(row, rows_first ? high : low));
+  }
+  // row: a multiple of 8, chunk: even
+  __device__ __forceinline__ uint32_t at(uint32_t tile, int first_row, int chunk) const {
+    return tile + uint32_t(first_row * (kWidth / 8) * 16) + row_bytes + ((uint32_t(chunk) ^ column) << 4);
+  }
+};
+
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+// c[16, 8] += a[16, 16] b[16, 8]. Lane 4g + t holds of c the columns 2t and 2t + 1 of rows g (c[0], c[1]) and g + 8;
+// of a the same of both halves of the columns; of b rows 2t and 2t + 1 of column g, for both halves of the rows.
+template <class T>
+__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<T, __half>) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+#else
+  if constexpr (std::is_same_v<T, __half>) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b0));
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[2]), "r"(a[3]), "r"(b1));
+  }
+#endif
+}
+
+// Whether the tensor core kernels of T exist for the architecture that is being compiled.
+template <class T>
+__device__ constexpr bool has_tensor_cores() {
+#if __CUDA_ARCH__ >= 800
+  return true;
+#else
+  return std::is_same_v<T, __half>;
+#endif
+}
+
+// Dropout.
+
+// What philox() of the mask's counter gives: the eight draws of a query and eight keys.
+template <class T>
+__device__ __forceinline__ std::array<uint32_t, 4> draws_of(const Arguments<T>& a, const Place& place, int query,
+                                                            int block) {
+  std::array<uint32_t, 4> c =
+      mask_counter(a.mask, {place.sample, uint32_t(query), uint32_t(place.head)}, uint32_t(block));
+#pragma unroll
+  for (int round = 0; round < kMaskRounds; ++round) {
+    const uint64_t p0 = uint64_t{kPhiloxMul0} * c[0], p1 = uint64_t{kPhiloxMul1} * c[2];
+    c = {uint32_t(p1 >> 32) ^ c[1] ^ a.keys.keys[round][0], uint32_t(p1),
+         uint32_t(p0 >> 32) ^ c[3] ^ a.keys.keys[round][1], uint32_t(p0)};
+  }
+  return c;
+}
+// The two draws of a word, compared in the high half: threshold << 16 needs no cut of the other half there.
+__device__ __forceinline__ bool low_kept(uint32_t word, uint32_t high_threshold) {
+  return word << 16 >= high_threshold;
+}
+__device__ __forceinline__ bool high_kept(uint32_t word, uint32_t high_threshold) { return word >= high_threshold; }
+
+// Forward and dq own columns of scores; of a group of 32 keys, lane 4g + t shall own the keys 8t to 8t + 7, which share
+// one Philox call. Column c of the group is therefore this key; rows of tiles of k and v are stored in that order.
+struct KeyOfColumn {
+  __device__ __forceinline__ int operator()(int column) const {
+    return (column & ~31) + (column >> 1 & 3) * 8 + (column >> 3 & 3) * 2 + (column & 1);
+  }
+};
+
+// Writes a row of an accumulator, as the lane's quad holds it: of blocks 2i and 2i + 1 the even lanes take the first and
+// the odd ones the second, so that a quad writes 32 bytes at once. All lanes must come here; `there` says who writes.
+template <class T, int kBlocks>
+__device__ __forceinline__ void store_quad_row(T* row, const float (&acc)[kBlocks][4], int half, float factor,
+                                               bool there) {
+  const int t = int(threadIdx.x) % 4;
+  const bool odd = t & 1;
+#pragma unroll
+  for (int block = 0; block < kBlocks; block += 2) {
+    const uint32_t first = packed<T>(acc[block][2 * half] * factor, acc[block][2 * half + 1] * factor);
+    const uint32_t second = packed<T>(acc[block + 1][2 * half] * factor, acc[block + 1][2 * half + 1] * factor);
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? first : second, 1);
+    if (there) {
+      *reinterpret_cast<uint2*>(row + (block + odd) * 8 + t / 2 * 4) = {odd ? other : first, odd ? second : other};
+    }
+  }
+}
+
+// The sum or maximum over the four lanes that share a row of an accumulator.
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+// On the host.
+
+struct DeviceLimits {
+  int capability = 0;  // 10 * major + minor
+  int multiprocessors = 1;
+  size_t shared_bytes = 0;  // a block may ask for
+};
+DeviceLimits device_limits();
+
+template <class Kernel, class Argument>
+void start(Kernel* kernel, dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream, const Argument& argument) {
+  if (shared_bytes > 48 * 1024) {
+    SNUG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)));
+  }
+  kernel<<<grid, threads, shared_bytes, stream>>>(argument);
+  SNUG_CUDA_LAUNCHED("attention");
+}
+
+inline int tiles_of(int64_t n, int tile) { return int((n + tile - 1) / tile); }
+
+template <class T>
+Arguments<T> arguments(const AttentionSpec& spec, const Launch& call) {
+  Arguments<T> a = {};
+  a.qkv = static_cast<const T*>(call.in[0].data);
+  a.starts = call.batch->starts;
+  a.samples = call.batch->samples;
+  a.state = call.state;
+  a.tokens = call.batch->dims.tokens;
+  a.heads = int(spec.heads);
+  a.head_dim = int(spec.head_dim);
+  a.causal = spec.causal;
+  a.scale = 1.0f / std::sqrt(float(spec.head_dim));
+  a.mask = dropout_mask(spec.dropout, spec.site, *call.step);
+  for (uint32_t round = 0; round < kMaskRounds; ++round) {
+    a.keys.keys[round][0] = a.mask.key[0] + round * kPhiloxWeyl0;
+    a.keys.keys[round][1] = a.mask.key[1] + round * kPhiloxWeyl1;
+  }
+  return a;
+}
+
+// Any head size up to 256 and any type, without tensor cores.
+template <class T>
+void launch_general_forward(Arguments<T> a, const Launch& call);
+template <class T>
+void launch_general_backward(Arguments<T> a, const Launch& call);
+// row_sums := o · do
+template <class T>
+void launch_row_sums(const Arguments<T>& a, cudaStream_t stream);
+
+}  // namespace snug::cuda::attention_kernels

@@ -1,0 +1,205 @@
+// Sums over rows without floating-point atomics, so that their order never changes: blocks leave one sum per piece of
+// the rows in the workspace, and when all are done the pieces are added in their order to the target.
+#pragma once
+
+#include "cuda/rows.cuh"
+#include "ops/cuda_workspace.h"
+
+namespace snug::cuda {
+
+// Targets of up to three sums per column, each [cols] and added to (+=). Any may be null.
+struct SumTargets {
+  float* at[3] = {};
+
+  explicit operator bool() const { return at[0] || at[1] || at[2]; }
+};
+
+inline constexpr int kSumWarps = 8, kSumColumns = kWarp * kEight;
+static_assert(kSumWarps == kEight);  // joining the warps of column_sums_kernel
+inline constexpr int kMaxSumGroups = 256;
+inline constexpr int kSumResidency = 3;  // blocks per multiprocessor
+inline constexpr int kSumBlocks = 2 * kSumResidency * kMultiprocessors;  // wanted, where there are enough rows
+
+// How many blocks of some columns are done; back at zero when the kernel ends. One will do: kernels with sums are on
+// one stream.
+static __device__ unsigned int finished_blocks[kMaxSumGroups];
+
+// For rows that need nothing but their own elements. A term says what a row adds:
+//   Loaded load(row, column) fetches it, void add(loaded, row, column, sums) adds it to Eight sums[Term::kSums].
+// A block does 256 columns of one piece; its warps take every eighth row, Term::kInFlight of them at a time. The last
+// block of the columns adds the pieces, [pieces, kSums, cols], which costs less than another kernel.
+template <class Term>
+__global__ void __launch_bounds__(kSumWarps * kWarp, kSumResidency)
+    column_sums_kernel(Term term, int64_t rows, int64_t rows_of_piece, int cols, float* partials, SumTargets targets) {
+  constexpr int kSums = Term::kSums, kInFlight = Term::kInFlight;
+  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
+  const int column = (int(blockIdx.x) * kWarp + lane) * kEight;
+  const int64_t begin = int64_t(blockIdx.y) * rows_of_piece, end = min(rows, begin + rows_of_piece);
+  Eight sums[kSums];
+  if (column < cols) {
+    for (int64_t first = begin + warp; first < end; first += kInFlight * kSumWarps) {
+      typename Term::Loaded loaded[kInFlight];
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        if (first + i * kSumWarps < end) loaded[i] = term.load(first + i * kSumWarps, column);
+      }
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        if (first + i * kSumWarps < end) term.add(loaded[i], first + i * kSumWarps, column, sums);
+      }
+    }
+  }
+  if (!partials) return;
+  __shared__ float shared[kSumWarps][kSumColumns];
+#pragma unroll
+  for (int n = 0; n < kSums; ++n) {
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kEight; ++i) shared[warp][i * kWarp + lane] = sums[n].at[i];
+    __syncthreads();
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < kSumWarps; ++w) sum += shared[w][threadIdx.x];
+    const int to = (int(blockIdx.x) * kWarp + lane) * kEight + warp;  // warp n adds up element n of all lanes
+    if (to < cols) partials[(int64_t(blockIdx.y) * kSums + n) * cols + to] = sum;
+  }
+
+  __shared__ bool last;
+  __threadfence();  // the partials before the count
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicInc(&finished_blocks[blockIdx.x], gridDim.y - 1) == gridDim.y - 1;
+  __syncthreads();
+  const int own = int(blockIdx.x) * kSumColumns + int(threadIdx.x);
+  if (!last || own >= cols) return;
+  __threadfence();
+#pragma unroll
+  for (int n = 0; n < kSums; ++n) {
+    if (!targets.at[n]) continue;
+    const float before = targets.at[n][own];
+    float sum = 0.0f;
+#pragma unroll 16
+    for (int piece = 0; piece < int(gridDim.y); ++piece) {
+      sum += __ldcg(partials + (int64_t(piece) * kSums + n) * cols + own);
+    }
+    targets.at[n][own] = before + sum;
+  }
+}
+
+// partials holds kColumnSumPieces * kSums * cols floats, or is null where no sums are wanted.
+template <class Term>
+void launch_column_sums(const Term& term, int64_t rows, int64_t cols, float* partials, const SumTargets& targets,
+                        cudaStream_t stream) {
+  const int64_t groups = ceil_div(cols, kSumColumns);
+  SNUG_CHECK(groups <= kMaxSumGroups);
+  const int64_t balanced = std::max<int64_t>(kSumBlocks / groups, 1);
+  const int64_t wanted = std::min({kColumnSumPieces, balanced, ceil_div(rows, 4 * kSumWarps)});
+  const int64_t rows_of_piece = ceil_div(rows, wanted), pieces = ceil_div(rows, rows_of_piece);
+  const dim3 grid = {unsigned(groups), unsigned(pieces)};
+  column_sums_kernel<Term>
+      <<<grid, kSumWarps * kWarp, 0, stream>>>(term, rows, rows_of_piece, int(cols), partials, targets);
+  SNUG_CUDA_LAUNCHED("column_sums");
+}
+
+// For kernels that walk rows of a RowShape: kSums sums per column in the registers of each group, joined in shared
+// memory when the block is done.
+template <class Shape, int kBlock, int kSumsOfColumn>
+struct RowSums {
+  static constexpr int kSums = kSumsOfColumn, kGroups = kBlock / Shape::kThreads;
+
+  Eight of[kSums][Shape::kVectors];
+
+  // To partials[blockIdx.x, kSums, cols]. All threads of the block must come here.
+  __device__ void write(float* partials, int cols) const {
+    float* const to = partials + int64_t(blockIdx.x) * kSums * cols;
+    if constexpr (kGroups == 1) {
+#pragma unroll
+      for (int n = 0; n < kSums; ++n) {
+#pragma unroll
+        for (int v = 0; v < Shape::kVectors; ++v) {
+          const int column = Shape::column(v);
+          if (column < cols) store_eight<Shape::kWhole>(to + n * cols, column, cols, of[n][v]);
+        }
+      }
+    } else {
+      constexpr int kSlots = slots();
+      __shared__ float sums[kSlots][kSums][Shape::kColumns];
+      for (int round = 0; round < kGroups / kSlots; ++round) {
+        if (Shape::group() / kSlots == round) add_to(sums[Shape::group() % kSlots], round == 0);
+        __syncthreads();
+      }
+      for (int i = int(threadIdx.x); i < kSums * cols; i += kBlock) {
+        const int n = i / cols, column = i - n * cols;
+        float sum = 0.0f;
+#pragma unroll
+        for (int slot = 0; slot < kSlots; ++slot) sum += sums[slot][n][place(column)];
+        to[i] = sum;
+      }
+    }
+  }
+
+ private:
+  // Groups that write at a time, as 45 KiB allow.
+  static constexpr int slots() {
+    int slots = kGroups;
+    while (slots > 1 && (kGroups % slots != 0 || slots * kSums * Shape::kColumns * sizeof(float) > 46080)) --slots;
+    return slots;
+  }
+  // Where a column lies in shared memory: element i of all threads together, so that a warp's accesses do not collide.
+  static __device__ int place(int column) {
+    const int vector = column / kEight;
+    return (vector / Shape::kThreads * kEight + column % kEight) * Shape::kThreads + vector % Shape::kThreads;
+  }
+  __device__ void add_to(float (&sums)[kSums][Shape::kColumns], bool set) const {
+#pragma unroll
+    for (int v = 0; v < Shape::kVectors; ++v) {
+#pragma unroll
+      for (int i = 0; i < kEight; ++i) {
+        const int at = place(Shape::column(v) + i);
+#pragma unroll
+        for (int n = 0; n < kSums; ++n) sums[n][at] = of[n][v].at[i] + (set ? 0.0f : sums[n][at]);
+      }
+    }
+  }
+};
+
+inline constexpr int kPieceWarps = 16;
+
+// Adds what RowSums wrote, [pieces, sums, cols], to the targets. A kernel of its own, since a last block would read
+// more than a megabyte alone. A block does 32 columns, its warps a share of the pieces each, all in flight at once.
+static __global__ void __launch_bounds__(kPieceWarps * kWarp)
+    add_pieces_kernel(const float* partials, int pieces, int width, int cols, SumTargets targets) {
+  constexpr int kShare = int(ceil_div(kColumnSumPieces, kPieceWarps));
+  __shared__ float sums[kPieceWarps][kWarp];
+  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
+  const int at = int(blockIdx.x) * kWarp + lane;
+  float* target = nullptr;
+  if (at < width) {
+    const int n = at / cols;
+    target = targets.at[n] ? targets.at[n] + (at - n * cols) : nullptr;
+  }
+  const float before = target && warp == 0 ? *target : 0.0f;
+  float values[kShare];
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) {
+    const int piece = i * kPieceWarps + warp;
+    values[i] = target && piece < pieces ? partials[int64_t(piece) * width + at] : 0.0f;
+  }
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) sum += values[i];
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || !target) return;
+#pragma unroll
+  for (int w = 1; w < kPieceWarps; ++w) sum += sums[w][lane];
+  *target = before + sum;
+}
+
+inline void add_pieces(const float* partials, int64_t pieces, int64_t sums, int64_t cols, const SumTargets& targets,
+                       cudaStream_t stream) {
+  add_pieces_kernel<<<unsigned(ceil_div(sums * cols, kWarp)), kPieceWarps * kWarp, 0, stream>>>(
+      partials, int(pieces), int(sums * cols), int(cols), targets);
+  SNUG_CUDA_LAUNCHED("add_pieces");
+}
+
+}  // namespace snug::cuda

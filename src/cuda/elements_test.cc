@@ -1,0 +1,403 @@
+// The element-wise kernels against the CPU operators.
+#include "cuda/cuda_test_util.h"
+#include "ops/cross_entropy.h"
+#include "ops/dropout.h"
+#include "ops/embedding.h"
+#include "ops/first_token.h"
+#include "ops/linear.h"
+#include "ops/mean_pool.h"
+#include "ops/residual_norm.h"
+
+namespace snug::cuda {
+namespace {
+
+constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+const std::vector<std::vector<int>> kBatches = {{1}, {2, 1}, {100, 20, 7}, {150, 100, 49, 1}};
+
+TensorDesc tokens(DType dtype, int64_t cols) { return {dtype, Rows::kTokens, 1, cols}; }
+TensorDesc sequences(DType dtype, int64_t cols) { return {dtype, Rows::kSequences, 1, cols}; }
+TensorDesc parameter(int64_t rows, int64_t cols) { return {DType::kF32, Rows::kFixed, rows, cols}; }
+
+// Every third case is a bucket that is just full.
+Dims bucket_of(const Batch& batch, uint64_t seed) {
+  if (seed % 3 == 0) return batch.dims;
+  return {batch.dims.tokens + 5, batch.dims.sequences + 2, batch.dims.longest + 3};
+}
+
+// Calls f for each type and some combinations of width, batch and dropout.
+void on_cases(const std::vector<int64_t>& widths,
+              const std::function<void(CudaCase&, DType, int64_t width, float dropout, uint64_t seed)>& f) {
+  uint64_t seed = 1;
+  for (DType dtype : kTypes) {
+    for (int64_t width : widths) {
+      for (float dropout : {0.0f, 0.1f}) {
+        const PackedBatch packed(kBatches[(seed / 2) % kBatches.size()], seed);
+        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", width " << width << ", tokens "
+                                        << packed.batch.dims.tokens << ", dropout " << dropout << ", seed " << seed);
+        CudaCase c(packed, bucket_of(packed.batch, seed), seed);
+        f(c, dtype, width, dropout, seed);
+        ++seed;
+      }
+    }
+  }
+}
+
+// The same for more rows than kernels that walk rows have in hand at once.
+void on_many_rows(const std::vector<int64_t>& widths,
+                  const std::function<void(CudaCase&, DType, int64_t width, float dropout, uint64_t seed)>& f) {
+  const PackedBatch packed(std::vector<int>(23, 131), 1);
+  uint64_t seed = 1;
+  for (DType dtype : kTypes) {
+    for (int64_t width : widths) {
+      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", width " << width << ", seed " << seed);
+      CudaCase c(packed, bucket_of(packed.batch, seed), seed);
+      f(c, dtype, width, seed % 2 ? 0.1f : 0.0f, seed);
+      ++seed;
+    }
+  }
+}
+
+const std::vector<int64_t> kManyRowsWidths = {96, 768, 1024, 77};
+const std::vector<int64_t> kWidths = {1, 7, 17, 64, 120, 512, 768, 1000, 1024, 1600, 2000, 4095, 4096, 5000};
+
+// Mean and 1 / deviation of rows.
+Doubles stats_of(const Doubles& rows, int64_t cols, double eps) {
+  Doubles stats;
+  for (size_t i = 0; i < rows.size(); i += size_t(cols)) {
+    double mean = 0.0, variance = 0.0;
+    for (size_t c = 0; c < size_t(cols); ++c) mean += rows[i + c] / double(cols);
+    for (size_t c = 0; c < size_t(cols); ++c) variance += std::pow(rows[i + c] - mean, 2) / double(cols);
+    stats.insert(stats.end(), {mean, 1.0 / std::sqrt(variance + eps)});
+  }
+  return stats;
+}
+
+// The gradient of a row of one element is what rounding leaves of a difference, enlarged by its 1 / deviation of 300.
+double error_at(int64_t width) { return width == 1 ? 1e-2 : 0.0; }
+
+void check_residual_norm(CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t seed) {
+  const ResidualNorm op({.hidden = width, .eps = 1e-5f, .dropout = dropout, .site = 4});
+  const bool keeps = seed % 5 != 0;
+  // The sum is rounded before it is normalised, which enlarges it where few elements deviate little.
+  c.check(op,
+          {c.random(tokens(dtype, width)), c.random(tokens(dtype, width)), c.random(parameter(1, width), 0.3, 1.0),
+           c.random(parameter(1, width))},
+          {c.output(tokens(dtype, width)), keeps ? c.output(tokens(dtype, width)) : kNoValue,
+           keeps ? c.output(tokens(DType::kF32, 2)) : kNoValue},
+          width < 8 ? 16.0 : 4.0, dtype_error(dtype));
+}
+
+TEST(CudaResidualNorm, MatchesTheCpu) {
+  SNUG_NEEDS_GPU();
+  on_cases(kWidths, check_residual_norm);
+  on_many_rows(kManyRowsWidths, check_residual_norm);
+}
+
+TEST(CudaLayerNorm, MatchesTheCpu) {
+  SNUG_NEEDS_GPU();
+  on_cases(kWidths, [](CudaCase& c, DType dtype, int64_t width, float, uint64_t seed) {
+    const LayerNorm op({.hidden = width, .eps = 1e-5f});
+    c.check(op,
+            {c.random(tokens(dtype, width)), c.random(parameter(1, width), 0.3, 1.0), c.random(parameter(1, width))},
+            {c.output(tokens(dtype, width)), seed % 2 ? c.output(tokens(DType::kF32, 2)) : kNoValue});
+  });
+}
+
+void check_norm_gradient(CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t seed) {
+  const NormGradient op({.dropout = dropout, .site = 4, .add_residual = seed % 3 == 0, .add_x = seed % 4 < 2});
+  const ValueId sum = c.random(tokens(dtype, width));
+  const ValueId stats = c.input(tokens(DType::kF32, 2), stats_of(c.contents(sum), width, 1e-5));
+  const bool residual = seed % 7 != 0, x = seed % 5 != 0, parameters = seed % 6 != 0;
+  std::vector<ValueId> out = {residual ? c.target(tokens(dtype, width), op.spec.add_residual) : kNoValue,
+                              x ? c.target(tokens(dtype, width), op.spec.add_x) : kNoValue,
+                              parameters ? c.target(parameter(1, width), true) : kNoValue,
+                              seed % 8 ? c.target(parameter(1, width), true) : kNoValue};
+  if (x && !op.spec.add_x) out.push_back(seed % 11 ? c.target(parameter(1, width), true) : kNoValue);
+  c.check(op,
+          {c.random(tokens(dtype, width)), seed % 2 ? c.random(tokens(dtype, width)) : kNoValue, sum, stats,
+           c.random(parameter(1, width), 0.3, 1.0)},
+          out, 2.0, error_at(width));
+}
+
+TEST(CudaNormGradient, MatchesTheCpu) {
+  SNUG_NEEDS_GPU();
+  on_cases(kWidths, check_norm_gradient);
+  on_many_rows(kManyRowsWidths, check_norm_gradient);
+}
+
+constexpr int64_t kVocab = 50, kPositions = 310, kTokenTypes = 2;
+
+// Embeddings with or without norm and types; forward, then backward with the statistics that forward left.
+void check_embedding(CudaCase& c, DType dtype, const EmbeddingSpec& spec, int64_t types) {
+  const int64_t width = spec.hidden;
+  const ValueId word = c.random(parameter(kVocab, width)), position = c.random(parameter(kPositions, width));
+  const ValueId type = types > 0 ? c.random(parameter(types, width)) : kNoValue;
+  const ValueId gamma = spec.norm ? c.random(parameter(1, width), 0.3, 1.0) : kNoValue;
+  const ValueId beta = spec.norm ? c.random(parameter(1, width)) : kNoValue;
+  const ValueId stats = spec.norm ? c.output(tokens(DType::kF32, 2)) : kNoValue;
+  const Embedding forward(spec);
+  const std::vector<ValueId> in = {word, position, type, gamma, beta}, out = {c.output(tokens(dtype, width)), stats};
+  c.check(forward, in, out);
+  ValueId kept = kNoValue;
+  if (spec.norm) {
+    Doubles real = decoded(c.launch_op(forward, in, out)[1], DType::kF32);
+    real.resize(c.contents(stats).size());
+    kept = c.input(tokens(DType::kF32, 2), real);
+  }
+  const ValueId dy = c.random(tokens(dtype, width), 1.0, 0.0, 0.0);
+  const auto gradient = [&](ValueId of, int64_t rows) {
+    return of == kNoValue ? kNoValue : c.target(parameter(rows, width), true);
+  };
+  c.check(EmbeddingGradient(spec), {dy, kept, word, position, type, gamma},
+          {dy, gradient(word, kVocab), gradient(position, kPositions), gradient(type, types), gradient(gamma, 1),
+           gradient(beta, 1)},
+          4.0, std::max(error_at(width), dtype_error(dtype)));
+}
+
+TEST(CudaEmbedding, MatchesTheCpu) {
+  SNUG_NEEDS_GPU();
+  on_cases(kWidths, [](CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t seed) {
+    const EmbeddingSpec spec = {.hidden = width,
+                                .norm = seed % 5 != 0,
+                                .eps = 1e-5f,
+                                .dropout = dropout,
+                                .site = 3,
+                                .position_offset = int64_t(seed % 3),
+                                .padding_id = int64_t(seed % 4) - 1};
+    check_embedding(c, dtype, spec, seed % 4 != 0 ? kTokenTypes : 0);
+  });
+}
+
+// Few words, so that runs are long; many sequences, so that a position has more of them than a block reads at a time.
+TEST(CudaEmbedding, MatchesTheCpuForFrequentWords) {
+  SNUG_NEEDS_GPU();
+  for (int vocab : {1, 2, 5, 47}) {
+    for (DType dtype : kTypes) {
+      std::vector<int> lengths(300, 3);
+      lengths.push_back(300);
+      const PackedBatch packed(lengths, 3, vocab, 3);
+      CudaCase c(packed, bucket_of(packed.batch, 1), uint64_t(vocab));
+      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", vocabulary " << vocab);
+      check_embedding(c, dtype, {.hidden = vocab == 5 ? 77 : 96, .eps = 1e-5f, .dropout = 0.1f, .site = 1}, 3);
+    }
+  }
+}
+
+double activated(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kGelu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::kTanh:
+      return std::tanh(x);
+    case Activation::kRelu:
+      return std::max(x, 0.0);
+    case Activation::kNone:
+      return x;
+  }
+  return x;
+}
+
+constexpr Activation kBending[] = {Activation::kGelu, Activation::kGeluTanh, Activation::kTanh, Activation::kRelu};
+
+TEST(CudaActivation, MatchesFormulas) {
+  SNUG_NEEDS_GPU();
+  for (DType dtype : kTypes) {
+    for (Activation activation : kBending) {
+      for (int64_t width : {1, 7, 768, 3072, 3001}) {
+        const PackedBatch packed(kBatches[size_t(width) % 4], 3);
+        CudaCase c(packed, packed.batch.dims, 5);
+        const ValueId pre = c.random(tokens(dtype, width), 2.0), y = c.output(tokens(dtype, width));
+        const Linear op({activation});
+        const auto run = [&] {
+          return c.launch_with(op, {pre}, {y}, [&](const Launch& call) {
+            launch_activation(op, call.in[0], call.out[0], call);
+          })[0];
+        };
+        const auto got = run();
+        EXPECT_EQ(got, run());
+        Doubles expected;
+        for (double x : c.contents(pre)) expected.push_back(activated(activation, x));
+        c.expect("activation", y, got, expected, dtype == DType::kF32 ? 5e-7 : dtype_error(dtype));
+      }
+    }
+  }
+}
+
+// Far out, where tails underflow and squares overflow.
+TEST(CudaActivation, HoldsFarFromZero) {
+  SNUG_NEEDS_GPU();
+  const PackedBatch packed({1}, 3);
+  for (Activation activation : kBending) {
+    CudaCase c(packed, packed.batch.dims, 5);
+    Doubles far;
+    for (double x : {0.0, 1e-30, 1e-3, 5.0, 9.0, 13.0, 14.0, 30.0, 1e3, 1e10, 1e18, 1e19}) {
+      far.push_back(x);
+      far.push_back(-x);
+    }
+    const ValueId pre = c.input(tokens(DType::kF32, int64_t(far.size())), far);
+    const ValueId y = c.output(tokens(DType::kF32, int64_t(far.size())));
+    const Linear op({activation});
+    const auto got = decoded(c.launch_with(op, {pre}, {y}, [&](const Launch& call) {
+      launch_activation(op, call.in[0], call.out[0], call);
+    })[0], DType::kF32);
+    for (size_t i = 0; i < far.size(); ++i) {
+      EXPECT_NEAR(got[i], activated(activation, far[i]), 1e-6 * std::max(1.0, std::abs(far[i])))
+          << int(activation) << " at " << far[i];
+    }
+  }
+}
+
+TEST(CudaLinearEpilogueGradient, MatchesTheCpu) {
+  SNUG_NEEDS_GPU();
+  for (Activation activation :
+       {Activation::kNone, Activation::kGelu, Activation::kGeluTanh, Activation::kTanh, Activation::kRelu}) {
+    const auto check = [&](CudaCase& c, DType dtype, int64_t width, float, uint64_t seed) {
+      const bool bends = activation != Activation::kNone, by_tokens = seed % 4 != 0;
+      const TensorDesc desc = by_tokens ? tokens(dtype, width) : sequences(dtype, width);
+      const ValueId dy = c.random(desc, 1.0, 0.0, 0.0);
+      const ValueId kept = bends ? c.random(desc, activation == Activation::kTanh ? 0.3 : 2.0) : kNoValue;
+      const bool bias = !bends || seed % 3 != 0;
+      c.check(LinearEpilogueGradient(activation), {dy, kept},
+              {bends ? dy : kNoValue, bias ? c.target(parameter(1, width), true) : kNoValue});
+    };
+    on_cases({1, 7, 64, 768, 1000, 3072}, check);
+    if (activation == Activation::kNone || activation == Activation::kGelu) on_many_rows({96, 300, 77}, check);
+  }
+}
+
+TEST(CudaFirstToken, MatchesTheCpu) {
+  SNUG_NEEDS_GPU();
+  on_cases({1, 7, 64, 768, 1000}, [](CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t) {
+    c.check(FirstToken(), {c.random(tokens(dtype, width))}, {c.output(sequences(dtype, width))});
+    const bool accumulate = dropout > 0.0f;
+    c.check(FirstTokenGradient(accumulate), {c.random(sequences(dtype, width))},
+            {c.target(tokens(dtype, width), accumulate)});
+  });
+}
+
+TEST(CudaMeanPool, MatchesTheCpu) {
+  SNUG_NEEDS_GPU();
+  on_cases({1, 7, 64, 768, 1000}, [](CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t) {
+    c.check(MeanPool({.normalize = dropout > 0.0f}), {c.random(tokens(dtype, width))},
+            {c.output(sequences(dtype, width))});
+  });
+}
+
+TEST(CudaDropout, MatchesTheCpu) {
+  SNUG_NEEDS_GPU();
+  on_cases({1, 7, 64, 768, 1000}, [](CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t seed) {
+    const bool add = seed % 4 < 2;
+    c.check(Dropout({dropout, 5}, add), {c.random(sequences(dtype, width))},
+            {c.target(sequences(dtype, width), add)});
+  });
+}
+
+TEST(CudaCrossEntropy, MatchesTheCpu) {
+  SNUG_NEEDS_GPU();
+  for (const std::vector<int>& lengths : {std::vector<int>(1, 1), std::vector<int>(3, 1), std::vector<int>(700, 1)}) {
+    for (int classes : {1, 2, 3, 5, 31, 33, 200}) {
+      for (DType dtype : kTypes) {
+        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", " << classes << " classes");
+        const PackedBatch packed(lengths, uint64_t(classes), 50, 2, classes);
+        CudaCase c(packed, bucket_of(packed.batch, 1), uint64_t(classes));
+        const TensorDesc loss = {DType::kF64, Rows::kFixed, 1, 1};
+        const ValueId logits = c.random(sequences(dtype, classes), 3.0), total = c.target(loss, true);
+        c.check(CrossEntropy({classes}), {logits}, {total, c.output(sequences(dtype, classes))});
+        c.check(CrossEntropy({classes}), {logits}, {total});
+        c.check(CrossEntropy({classes}), {logits}, {kNoValue, c.output(sequences(dtype, classes))});
+      }
+    }
+  }
+}
+
+void print_speeds(int64_t rows, bool replayed) {
+  constexpr int64_t kHidden = 768, kInner = 3072;
+  std::printf("%lld tokens%s\n", static_cast<long long>(rows), replayed ? ", replayed" : "");
+  const DType dtype = DType::kBF16;
+  const PackedBatch packed(std::vector<int>(size_t(rows / 128), 128), 1, 3000);
+  const Dims dims = packed.batch.dims;
+  const DeviceBatch batch(packed, dims, 1.0f);
+  std::vector<DeviceBytes> memory;
+  const auto tensor = [&](DType type, int64_t tensor_rows, int64_t cols) -> Tensor {
+    memory.emplace_back(size_t(tensor_rows * cols) * dtype_bytes(type));
+    SNUG_CUDA(cudaMemset(memory.back().data(), 0, memory.back().size()));
+    return {memory.back().data(), type, tensor_rows, cols};
+  };
+  const DeviceBytes workspace(size_t{16} << 20);
+  const StepContext step = {.seed = 1, .training = true};
+  const auto time = [&](const std::string& what, double bytes, const std::vector<Tensor>& in,
+                        const std::vector<Tensor>& out, const auto& work) {
+    Launch call = {.in = in,
+                   .out = out,
+                   .workspace = {workspace.data<std::byte>(), workspace.size()},
+                   .batch = &batch.batch,
+                   .state = batch.state,
+                   .step = &step};
+    const auto work_on = [&](cudaStream_t stream) {
+      call.stream = stream;
+      work(call);
+    };
+    print_speed(what, replayed ? median_replay_milliseconds(work_on) : median_milliseconds([&] { work_on(nullptr); }),
+                bytes);
+  };
+  const auto hidden = [&] { return tensor(dtype, rows, kHidden); };
+  const auto row = [&] { return tensor(DType::kF32, 1, kHidden); };
+  const double hidden_bytes = 2.0 * double(rows * kHidden), inner_bytes = 2.0 * double(rows * kInner);
+  const Tensor stats = tensor(DType::kF32, rows, 2);
+  for (float dropout : {0.0f, 0.1f}) {
+    const std::string suffix = dropout > 0.0f ? ", dropout" : "";
+    const ResidualNorm norm({.hidden = kHidden, .dropout = dropout});
+    time("residual_norm" + suffix, 4 * hidden_bytes, {hidden(), hidden(), row(), row()}, {hidden(), hidden(), stats},
+         [&](const Launch& call) { launch(norm, call); });
+    const NormGradient gradient({.dropout = dropout});
+    time("norm_gradient" + suffix, 4 * hidden_bytes, {hidden(), {}, hidden(), stats, row()},
+         {hidden(), hidden(), row(), row()}, [&](const Launch& call) { launch(gradient, call); });
+    time("norm_gradient, bias" + suffix, 4 * hidden_bytes, {hidden(), {}, hidden(), stats, row()},
+         {hidden(), hidden(), row(), row(), row()}, [&](const Launch& call) { launch(gradient, call); });
+    time("norm_gradient, dsum" + suffix, 5 * hidden_bytes, {hidden(), hidden(), hidden(), stats, row()},
+         {hidden(), hidden(), row(), row()}, [&](const Launch& call) { launch(gradient, call); });
+  }
+  const Tensor pre = tensor(dtype, rows, kInner), y = tensor(dtype, rows, kInner);
+  for (Activation activation : {Activation::kGelu, Activation::kGeluTanh}) {
+    const std::string suffix = activation == Activation::kGelu ? " gelu" : " gelu_tanh";
+    const Linear linear({activation});
+    time("activation" + suffix, 2 * inner_bytes, {}, {},
+         [&](const Launch& call) { launch_activation(linear, pre, y, call); });
+    const LinearEpilogueGradient gradient(activation);
+    time("epilogue gradient" + suffix, 3 * inner_bytes, {y, pre}, {y, tensor(DType::kF32, 1, kInner)},
+         [&](const Launch& call) { launch(gradient, call); });
+  }
+  const LinearEpilogueGradient sums(Activation::kNone);
+  time("epilogue gradient none, 3072", inner_bytes, {y, {}}, {{}, tensor(DType::kF32, 1, kInner)},
+       [&](const Launch& call) { launch(sums, call); });
+  time("epilogue gradient none, 2304", 3 * hidden_bytes, {tensor(dtype, rows, 3 * kHidden), {}},
+       {{}, tensor(DType::kF32, 1, 3 * kHidden)}, [&](const Launch& call) { launch(sums, call); });
+  time("epilogue gradient none, 768", hidden_bytes, {hidden(), {}}, {{}, row()},
+       [&](const Launch& call) { launch(sums, call); });
+  constexpr int64_t kWords = 30522;
+  const Tensor word = tensor(DType::kF32, kWords, kHidden), position = tensor(DType::kF32, 512, kHidden);
+  const Tensor type = tensor(DType::kF32, 2, kHidden), gamma = row(), beta = row();
+  const EmbeddingSpec spec = {.hidden = kHidden, .dropout = 0.1f};
+  const Embedding embedding(spec);
+  // The tables' rows come from the cache but for the words' first reading.
+  time("embedding", hidden_bytes + 4.0 * 3000 * kHidden, {word, position, type, gamma, beta}, {hidden(), stats},
+       [&](const Launch& call) { launch(embedding, call); });
+  const EmbeddingGradient gradient(spec);
+  const Tensor dy = hidden();
+  time("embedding gradient", 5 * hidden_bytes + 8.0 * 3000 * kHidden, {dy, stats, word, position, type, gamma},
+       {dy, tensor(DType::kF32, kWords, kHidden), tensor(DType::kF32, 512, kHidden), tensor(DType::kF32, 2, kHidden),
+        row(), row()},
+       [&](const Launch& call) { launch(gradient, call); });
+}
+
+// The real sizes of training; numbers for people, nothing is asserted.
+TEST(CudaElements, SpeedIsPrinted) {
+  SNUG_NEEDS_GPU();
+  print_speeds(16384, false);
+  print_speeds(1024, true);
+}
+
+}  // namespace
+}  // namespace snug::cuda

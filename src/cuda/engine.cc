@@ -1,0 +1,312 @@
+#include "cuda/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/progress.h"
+#include "cuda/check.h"
+#include "cuda/kernels.h"
+
+namespace snug::cuda {
+namespace {
+
+// Micro-batches on their way to the device: one being read, one being written, one waiting.
+constexpr size_t kUploadSlots = 3;
+constexpr size_t kUpdateSlots = 2;
+// Products are timed on this byte repeated: small numbers in every floating-point type, since zeros run faster than data.
+constexpr int kTimingByte = 0x3c;
+
+float to_float(const std::byte* at, DType dtype) {
+  uint16_t half = 0;
+  float single = 0;
+  switch (dtype) {
+    case DType::kBF16: std::memcpy(&half, at, 2); return bfloat16_to_float(half);
+    case DType::kF16: std::memcpy(&half, at, 2); return half_to_float(half);
+    default: std::memcpy(&single, at, 4); return single;
+  }
+}
+
+}  // namespace
+
+class CudaEngine::ConvertedWeights : public Memory {
+ public:
+  ConvertedWeights(DeviceArena& arena, size_t copies, DType dtype) : arena_(arena), copies_(copies), dtype_(dtype) {}
+
+  void read(size_t offset, std::span<std::byte> to) const override {
+    std::vector<uint16_t> halves(to.size() / sizeof(float));
+    arena_.read(copies_ + offset / 2, std::as_writable_bytes(std::span(halves)));
+    for (size_t i = 0; i < halves.size(); ++i) {
+      const float value = dtype_ == DType::kBF16 ? bfloat16_to_float(halves[i]) : half_to_float(halves[i]);
+      std::memcpy(to.data() + i * sizeof(float), &value, sizeof(float));
+    }
+  }
+  void write(size_t offset, std::span<const std::byte> from) override {
+    std::vector<uint16_t> halves(from.size() / sizeof(float));
+    for (size_t i = 0; i < halves.size(); ++i) {
+      float value = 0;
+      std::memcpy(&value, from.data() + i * sizeof(float), sizeof(float));
+      halves[i] = dtype_ == DType::kBF16 ? float_to_bfloat16(value) : float_to_half(value);
+    }
+    arena_.write(copies_ + offset / 2, std::as_bytes(std::span(halves)));
+  }
+
+ private:
+  DeviceArena& arena_;
+  size_t copies_;
+  DType dtype_;
+};
+
+CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, const Gpu& gpu, Products& products)
+    : Engine(model, plan),
+      gpu_(gpu),
+      products_(products),
+      seed_(seed),
+      arena_(plan.arena_bytes, gpu.stream()),
+      tables_(device_tables(plan.capacity, model.parameters(), plan.scoring != nullptr)) {
+  const bool training = plan.scoring != nullptr;
+  if (!training && plan.compute != DType::kF32) {
+    converted_ = std::make_unique<ConvertedWeights>(arena_, plan.layout.copies, plan.compute);
+  }
+  device_batch_ = {.dims = {},
+                   .ids = table<int32_t>(tables_.ids),
+                   .positions = table<int32_t>(tables_.positions),
+                   .type_ids = table<int32_t>(tables_.type_ids),
+                   .row_of = table<int32_t>(tables_.row_of),
+                   .starts = table<int32_t>(tables_.starts),
+                   .labels = table<int32_t>(tables_.labels),
+                   .samples = table<uint64_t>(tables_.samples),
+                   .by_id = table<int32_t>(tables_.by_id)};
+  make_slots();
+  SNUG_CUDA(cudaMemsetAsync(arena_.base() + plan.layout.transient, kTimingByte, plan.layout.transient_bytes, gpu.stream()));
+  capture(step_, *plan.step, plan.step_memory, training);
+  if (training) capture(scoring_, *plan.scoring, plan.scoring_memory, false);
+  products_.save();
+  // What timing has added up goes: gradients and accumulators begin at zero.
+  if (training) {
+    fill_chunks();
+    SNUG_CUDA(cudaMemsetAsync(arena_.base() + plan.layout.gradients, 0, plan.layout.parameter_bytes, gpu.stream()));
+  }
+  SNUG_CUDA(cudaMemsetAsync(arena_.base() + plan.layout.scalars, 0, plan.layout.tables - plan.layout.scalars, gpu.stream()));
+  SNUG_CUDA(cudaStreamSynchronize(gpu.stream()));
+}
+
+CudaEngine::~CudaEngine() {
+  cudaStreamSynchronize(gpu_.stream());
+  for (const Program* program : {&step_, &scoring_}) {
+    for (const Captured& captured : program->buckets) cudaGraphExecDestroy(captured.graph);
+  }
+  for (const UploadSlot& slot : uploads_) cudaEventDestroy(slot.done);
+  for (const UpdateSlot& slot : updates_) cudaEventDestroy(slot.done);
+}
+
+void CudaEngine::make_slots() {
+  const auto make_event = [](cudaEvent_t& event) { SNUG_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming)); };
+  for (size_t i = 0; i < kUploadSlots; ++i) {
+    uploads_.push_back({PinnedBuffer(tables_.end_of_batch)});
+    make_event(uploads_.back().done);
+  }
+  for (size_t i = 0; i < kUpdateSlots; ++i) {
+    updates_.push_back({PinnedBuffer(sizeof(UpdateFactors) + sizeof(UpdateResult) + 64)});
+    make_event(updates_.back().done);
+  }
+}
+
+void CudaEngine::fill_chunks() {
+  std::vector<UpdateChunk> chunks;
+  chunks.reserve(tables_.chunk_count);
+  for (size_t i = 0; i < model_.parameters().size(); ++i) {
+    const Parameter& parameter = model_.parameters()[i];
+    const auto first = int64_t(plan_.layout.parameter_offset[i] / sizeof(float));
+    const size_t copy = plan_.layout.copy_offset[i];
+    for (int64_t at = 0; at < parameter.size(); at += kUpdateChunk) {
+      chunks.push_back({.offset = first + at,
+                        .copy_offset = copy == kNoOffset ? -1 : int64_t(copy / dtype_bytes(plan_.compute)) + at,
+                        .count = int32_t(std::min<int64_t>(kUpdateChunk, parameter.size() - at)),
+                        .decays = parameter.decays});
+    }
+  }
+  SNUG_CHECK(chunks.size() == tables_.chunk_count);
+  arena_.write(plan_.layout.tables + tables_.chunks, std::as_bytes(std::span(chunks)));
+}
+
+void CudaEngine::launch_nodes(Program& program, const Dims& dims, const StepContext& context) {
+  device_batch_.dims = dims;
+  program.executor->for_each(dims, [&](const Executor::Placed& node) {
+    launcher_of(node.op)(node.op, {.in = node.in,
+                                   .out = node.out,
+                                   .workspace = node.workspace,
+                                   .batch = &device_batch_,
+                                   .state = table<StepState>(tables_.state),
+                                   .step = &context,
+                                   .stream = gpu_.stream(),
+                                   .products = &products_});
+  });
+}
+
+void CudaEngine::capture(Program& program, const StepGraph& graph, const MemoryPlan& memory, bool training) {
+  program.source = &graph;
+  program.executor = std::make_unique<Executor>(graph.graph, memory, plan_.layout, arena_.base());
+  const StepContext context{.seed = seed_, .training = training};
+  const std::vector<int64_t> sizes = bucket_sizes(plan_.capacity.tokens);
+  Progress progress("preparing the GPU", sizes.size(), "buckets");
+  for (const int64_t tokens : sizes) {
+    const Dims dims{.tokens = tokens, .sequences = plan_.capacity.sequences, .longest = plan_.capacity.longest};
+    launch_nodes(program, dims, context);  // loads kernels and times products, which a capture cannot
+    cudaGraph_t recorded = nullptr;
+    SNUG_CUDA(cudaStreamBeginCapture(gpu_.stream(), cudaStreamCaptureModeThreadLocal));
+    launch_nodes(program, dims, context);
+    SNUG_CUDA(cudaStreamEndCapture(gpu_.stream(), &recorded));
+    Captured captured{tokens, nullptr};
+    SNUG_CUDA(cudaGraphInstantiate(&captured.graph, recorded, 0));
+    program.buckets.push_back(captured);
+    SNUG_CUDA(cudaGraphDestroy(recorded));
+    SNUG_CUDA(cudaGraphUpload(captured.graph, gpu_.stream()));
+    progress.update(program.buckets.size());
+  }
+}
+
+void CudaEngine::upload(const Batch& batch, float loss_scale) {
+  const Dims &dims = batch.dims, &capacity = plan_.capacity;
+  SNUG_CHECK(dims.tokens <= capacity.tokens && dims.sequences <= capacity.sequences && dims.longest <= capacity.longest);
+  UploadSlot& slot = uploads_[next_upload_];
+  next_upload_ = (next_upload_ + 1) % uploads_.size();
+  SNUG_CUDA(cudaEventSynchronize(slot.done));
+  std::byte* const to = slot.buffer.data();
+  const auto copy = [&](size_t offset, const auto* from, int64_t count) {
+    if (from != nullptr) std::memcpy(to + offset, from, size_t(count) * sizeof(*from));
+  };
+  const StepState state{int32_t(dims.tokens), int32_t(dims.sequences), loss_scale};
+  copy(tables_.state, &state, 1);
+  copy(tables_.ids, batch.ids, dims.tokens);
+  copy(tables_.positions, batch.positions, dims.tokens);
+  copy(tables_.type_ids, batch.type_ids, dims.tokens);
+  copy(tables_.row_of, batch.row_of, dims.tokens);
+  copy(tables_.starts, batch.starts, dims.sequences + 1);
+  copy(tables_.labels, batch.labels, dims.sequences);
+  copy(tables_.samples, batch.samples, dims.sequences);
+  auto* const starts = reinterpret_cast<int32_t*>(to + tables_.starts);
+  std::fill(starts + dims.sequences + 1, starts + capacity.sequences + 1, int32_t(dims.tokens));
+  auto* const labels = reinterpret_cast<int32_t*>(to + tables_.labels);
+  std::fill(labels + dims.sequences, labels + capacity.sequences, -1);
+  // Tokens by id: the gradient of the word table adds up each row's tokens in this order.
+  sort_keys_.resize(size_t(dims.tokens));
+  for (int64_t t = 0; t < dims.tokens; ++t) sort_keys_[size_t(t)] = uint64_t(uint32_t(batch.ids[t])) << 32 | uint64_t(t);
+  std::sort(sort_keys_.begin(), sort_keys_.end());
+  auto* const by_id = reinterpret_cast<int32_t*>(to + tables_.by_id);
+  for (size_t i = 0; i < sort_keys_.size(); ++i) by_id[i] = int32_t(uint32_t(sort_keys_[i]));
+  SNUG_CUDA(cudaMemcpyAsync(table<std::byte>(tables_.state), to, tables_.end_of_batch, cudaMemcpyHostToDevice, gpu_.stream()));
+  SNUG_CUDA(cudaEventRecord(slot.done, gpu_.stream()));
+}
+
+void CudaEngine::replay(const Program& program, const Batch& batch, float loss_scale) {
+  upload(batch, loss_scale);
+  const auto bucket = std::ranges::lower_bound(program.buckets, batch.dims.tokens, {}, &Captured::tokens);
+  SNUG_CUDA(cudaGraphLaunch(bucket->graph, gpu_.stream()));
+  last_ = &program;
+  last_sequences_ = batch.dims.sequences;
+}
+
+void CudaEngine::begin(uint64_t examples) { example_share_ = 1.0f / float(examples); }
+
+void CudaEngine::accumulate(const Batch& micro_batch) {
+  replay(step_, micro_batch, example_share_ * (scales_loss() ? float(loss_scale_.scale) : 1.0f));
+}
+
+UpdateArguments CudaEngine::update_arguments() const {
+  const ArenaLayout& layout = plan_.layout;
+  const auto floats = [&](size_t offset) { return reinterpret_cast<float*>(arena_.base() + offset); };
+  return {.weights = floats(layout.weights),
+          .gradients = floats(layout.gradients),
+          .first_moments = floats(layout.first_moments),
+          .second_moments = floats(layout.second_moments),
+          .copies = layout.copy_bytes > 0 ? arena_.base() + layout.copies : nullptr,
+          .copy_dtype = plan_.compute,
+          .chunks = table<UpdateChunk>(tables_.chunks),
+          .chunk_count = int64_t(tables_.chunk_count),
+          .factors = table<UpdateFactors>(tables_.factors),
+          .loss = step_.executor->scalar(step_.source->loss),
+          .result = table<UpdateResult>(tables_.result),
+          .partials = table<double>(tables_.partials)};
+}
+
+void CudaEngine::update(const AdamWStep& adam, double max_gradient_norm) {
+  const AdamWFactors f = adamw_factors(adam);
+  const double scale = scales_loss() ? loss_scale_.scale : 1.0;
+  const UpdateFactors factors{.keep = f.keep,
+                              .step_size = f.step_size,
+                              .new_m = f.new_m,
+                              .old_v = f.old_v,
+                              .new_v = f.new_v,
+                              .v_correction = f.v_correction,
+                              .epsilon = f.epsilon,
+                              .max_norm = float(max_gradient_norm),
+                              .gradient_scale = float(1.0 / scale)};
+  UpdateSlot& slot = updates_[next_update_];
+  SNUG_CHECK(running_.size() < updates_.size());
+  running_.push_back(next_update_);
+  next_update_ = (next_update_ + 1) % updates_.size();
+  std::memcpy(slot.buffer.data(), &factors, sizeof(factors));
+  SNUG_CUDA(cudaMemcpyAsync(table<UpdateFactors>(tables_.factors), slot.buffer.data(), sizeof(factors), cudaMemcpyHostToDevice,
+                            gpu_.stream()));
+  launch_update(update_arguments(), gpu_.stream());
+  SNUG_CUDA(cudaMemcpyAsync(slot.buffer.data() + sizeof(factors), table<UpdateResult>(tables_.result), sizeof(UpdateResult),
+                            cudaMemcpyDeviceToHost, gpu_.stream()));
+  SNUG_CUDA(cudaEventRecord(slot.done, gpu_.stream()));
+}
+
+StepResult CudaEngine::finish() {
+  SNUG_CHECK(!running_.empty());
+  const UpdateSlot& slot = updates_[running_.front()];
+  running_.pop_front();
+  SNUG_CUDA(cudaEventSynchronize(slot.done));
+  UpdateResult raw;
+  std::memcpy(&raw, slot.buffer.data() + sizeof(UpdateFactors), sizeof(raw));
+  StepResult result{raw.loss, raw.gradient_norm, raw.applied != 0};
+  if (scales_loss()) {
+    result.loss /= loss_scale_.scale;
+    loss_scale_.after_step(result.applied);
+    result.skipped = !result.applied && !loss_scale_.hopeless();
+  }
+  return result;
+}
+
+void CudaEngine::score(const Batch& micro_batch) { replay(plan_.scoring ? scoring_ : step_, micro_batch, 1.0f); }
+
+double CudaEngine::take_loss() {
+  const Program& program = plan_.scoring ? scoring_ : step_;
+  double sum = 0;
+  const size_t offset = size_t(reinterpret_cast<std::byte*>(program.executor->scalar(program.source->loss)) - arena_.base());
+  arena_.read(offset, std::as_writable_bytes(std::span(&sum, 1)));
+  SNUG_CUDA(cudaMemsetAsync(arena_.base() + offset, 0, sizeof(double), gpu_.stream()));
+  return sum;
+}
+
+std::span<const float> CudaEngine::result() {
+  SNUG_CHECK(last_ != nullptr);
+  const Tensor tensor = last_->executor->tensor(last_->source->result);
+  const size_t count = size_t(last_sequences_ * tensor.cols), size = dtype_bytes(tensor.dtype);
+  std::vector<std::byte> raw(count * size);
+  arena_.read(size_t(static_cast<std::byte*>(tensor.data) - arena_.base()), raw);
+  result_.resize(count);
+  for (size_t i = 0; i < count; ++i) result_[i] = to_float(raw.data() + i * size, tensor.dtype);
+  return result_;
+}
+
+Block CudaEngine::region(Region region) {
+  return {&arena_, region_offset(plan_.layout, region), plan_.layout.parameter_bytes};
+}
+
+Block CudaEngine::parameter(Region of, size_t index) {
+  if (plan_.layout.parameter_offset[index] != kNoOffset) return Engine::parameter(of, index);
+  SNUG_CHECK(of == Region::kWeights);
+  const size_t elements = plan_.layout.copy_offset[index] / dtype_bytes(plan_.compute);
+  return {converted_.get(), elements * sizeof(float), size_t(model_.parameters()[index].size()) * sizeof(float)};
+}
+
+void CudaEngine::weights_changed() {
+  if (plan_.scoring && plan_.layout.copy_bytes > 0) launch_copy_weights(update_arguments(), gpu_.stream());
+}
+
+}  // namespace snug::cuda

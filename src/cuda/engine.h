@@ -1,0 +1,96 @@
+// The engine on a GPU. Micro-batches fall into a few buckets by their number of tokens; the step graph is captured once
+// for each bucket as a CUDA graph and replayed, so a step costs the host a handful of calls. Nothing waits for the
+// device but finish(), score() and the files.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <vector>
+
+#include "cuda/gpu.h"
+#include "cuda/launch.h"
+#include "cuda/memory.h"
+#include "cuda/products.h"
+#include "cuda/update.h"
+#include "runtime/engine.h"
+#include "runtime/executor.h"
+
+namespace snug::cuda {
+
+class CudaEngine : public Engine {
+ public:
+  // gpu and products must outlive the engine.
+  CudaEngine(const Model& model, const Plan& plan, uint64_t seed, const Gpu& gpu, Products& products);
+  ~CudaEngine() override;
+
+  void begin(uint64_t examples) override;
+  void accumulate(const Batch& micro_batch) override;
+  void update(const AdamWStep& adam, double max_gradient_norm) override;
+  int updates_ahead() const override { return scales_loss() ? 0 : 1; }
+  StepResult finish() override;
+  void score(const Batch& micro_batch) override;
+  double take_loss() override;
+  std::span<const float> result() override;
+  Block region(Region region) override;
+  Block parameter(Region of, size_t index) override;
+  void weights_changed() override;
+  LossScale loss_scale() const override { return loss_scale_; }
+  void set_loss_scale(const LossScale& scale) override { loss_scale_ = scale; }
+  uint64_t arena_bytes() const override { return arena_.bytes(); }
+
+ private:
+  // Weights that exist in the compute type alone (inference), seen as fp32.
+  class ConvertedWeights;
+  struct Captured {
+    int64_t tokens = 0;
+    cudaGraphExec_t graph = nullptr;
+  };
+  struct Program {  // one step graph, captured for every bucket
+    const StepGraph* source = nullptr;
+    std::unique_ptr<Executor> executor;
+    std::vector<Captured> buckets;
+  };
+  struct UploadSlot {
+    PinnedBuffer buffer;
+    cudaEvent_t done = nullptr;
+  };
+  struct UpdateSlot {
+    PinnedBuffer buffer;  // UpdateFactors going up, UpdateResult coming down
+    cudaEvent_t done = nullptr;
+  };
+
+  bool scales_loss() const { return plan_.compute == DType::kF16; }
+  template <class T>
+  T* table(size_t offset) const {
+    return reinterpret_cast<T*>(arena_.base() + plan_.layout.tables + offset);
+  }
+  void make_slots();
+  void fill_chunks();
+  void capture(Program& program, const StepGraph& graph, const MemoryPlan& memory, bool training);
+  void launch_nodes(Program& program, const Dims& dims, const StepContext& context);
+  void upload(const Batch& batch, float loss_scale);
+  void replay(const Program& program, const Batch& batch, float loss_scale);
+  UpdateArguments update_arguments() const;
+
+  const Gpu& gpu_;
+  Products& products_;
+  uint64_t seed_;
+  DeviceArena arena_;
+  DeviceTables tables_;
+  std::unique_ptr<ConvertedWeights> converted_;
+  Batch device_batch_;  // arrays in the arena
+  Program step_, scoring_;
+  const Program* last_ = nullptr;  // which of them ran
+  int64_t last_sequences_ = 0;
+  std::vector<UploadSlot> uploads_;
+  size_t next_upload_ = 0;
+  std::vector<UpdateSlot> updates_;
+  size_t next_update_ = 0;
+  std::deque<size_t> running_;  // slots of updates whose results are still to come
+  std::vector<uint64_t> sort_keys_;
+  std::vector<float> result_;
+  float example_share_ = 1.0f;  // 1 / examples of the step
+  LossScale loss_scale_;
+};
+
+}  // namespace snug::cuda

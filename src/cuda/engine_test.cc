@@ -1,0 +1,247 @@
+// Whole training steps on the device: against the golden file of PyTorch, against the CPU with dropout, and against
+// themselves under other plans.
+#include "cuda/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "core/file.h"
+#include "core/json.h"
+#include "core/threads.h"
+#include "cuda/cuda_test_util.h"
+#include "data/batch_builder.h"
+#include "model/config.h"
+#include "model/weight_files.h"
+#include "model/weights.h"
+#include "runtime/cpu_engine.h"
+
+namespace snug::cuda {
+namespace {
+
+const std::filesystem::path kFolder = std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden/bert-tiny";
+
+struct Variant {
+  int64_t capacity = 0;
+  int recomputed = 0;
+  DType compute = DType::kF32;
+};
+
+BertConfig small_config() {
+  BertConfig config;
+  config.vocab_size = 500;
+  config.hidden_size = 128;
+  config.num_hidden_layers = 3;
+  config.num_attention_heads = 4;
+  config.intermediate_size = 256;
+  config.max_position_embeddings = 96;
+  config.hidden_dropout = config.attention_dropout = 0.1;
+  config.initializer_range = 0.1;
+  config.labels = {"a", "b", "c"};
+  return config;
+}
+
+constexpr int64_t kBatch = 12, kLongest = 96;
+
+Plan plan_for(const Model& model, const Variant& variant, DeviceKind kind) {
+  PlanRequest request;
+  request.model = &model;
+  request.graph.compute = variant.compute;
+  request.workload = {.batch_size = kBatch, .longest = kLongest, .step_tokens = kBatch * kLongest};
+  request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
+  request.budget_bytes = uint64_t{1} << 40;
+  request.device = {.kind = kind, .threads = num_threads()};
+  if (kind == DeviceKind::kCuda) {
+    request.process.table_bytes = [&](const Dims& capacity) { return device_tables(capacity, model.parameters(), true).bytes; };
+  }
+  request.pinned_capacity = variant.capacity;
+  request.pinned_recompute = variant.recomputed;
+  return make_plan(request);
+}
+
+void load(Engine& engine, const Model& model) {
+  for (size_t i = 0; i < model.parameters().size(); ++i) {
+    std::vector<float> values(size_t(model.parameters()[i].size()));
+    initialize(model.parameters()[i], 0, values, {.seed = 3, .initializer_range = 0.1});
+    engine.parameter(Region::kWeights, i).write(0, std::as_bytes(std::span(values)));
+  }
+  engine.weights_changed();
+}
+
+// Step s of a made-up data set: lengths from 1 to the longest, packed by the capacity.
+std::vector<BatchBuilder> step_data(int s, int64_t capacity) {
+  std::mt19937 random(unsigned(s) + 100);
+  std::vector<BatchBuilder> packed(1);
+  for (int64_t i = 0; i < kBatch; ++i) {
+    std::vector<int32_t> ids(i == 0 ? 1 : i == 1 ? kLongest : 1 + random() % kLongest), types(ids.size());
+    for (int32_t& id : ids) id = int32_t(1 + random() % 499);
+    for (size_t t = ids.size() / 2; t < ids.size(); ++t) types[t] = 1;
+    if (packed.back().dims().tokens + int64_t(ids.size()) > capacity) packed.emplace_back();
+    packed.back().add(ids, types, int32_t(random() % 3), uint64_t(s * kBatch + i));
+  }
+  return packed;
+}
+
+struct Curve {
+  std::vector<double> losses, norms;
+  std::vector<float> weights;
+};
+
+Curve train(Engine& engine, const Model& model, int64_t capacity, int steps) {
+  load(engine, model);
+  Curve curve;
+  for (int s = 0; s < steps; ++s) {
+    engine.begin(kBatch);
+    for (const BatchBuilder& micro : step_data(s, capacity)) engine.accumulate(micro.view());
+    engine.update({.learning_rate = 1e-3, .weight_decay = 0.01, .step = s + 1}, 1.0);
+    const StepResult result = engine.finish();
+    EXPECT_TRUE(result.applied);
+    curve.losses.push_back(result.loss);
+    curve.norms.push_back(result.gradient_norm);
+  }
+  const Block weights = engine.region(Region::kWeights);
+  curve.weights.resize(weights.bytes / sizeof(float));
+  weights.read(0, std::as_writable_bytes(std::span(curve.weights)));
+  return curve;
+}
+
+class CudaEngineTest : public testing::Test {
+ protected:
+  Curve on_gpu(const Variant& variant, int steps = 10) {
+    const Gpu gpu("cuda");
+    Products products(gpu, cache_, false);
+    const Plan plan = plan_for(*model_, variant, DeviceKind::kCuda);
+    CudaEngine engine(*model_, plan, /*seed=*/5, gpu, products);
+    return train(engine, *model_, variant.capacity, steps);
+  }
+  Curve on_cpu(int steps = 10) {
+    const Plan plan = plan_for(*model_, {kBatch * kLongest, 0, DType::kF32}, DeviceKind::kCpu);
+    CpuEngine engine(*model_, plan, /*seed=*/5);
+    return train(engine, *model_, kBatch * kLongest, steps);
+  }
+  static void expect_close(const Curve& a, const Curve& b, double tolerance) {
+    for (size_t s = 0; s < a.losses.size(); ++s) {
+      EXPECT_NEAR(a.losses[s], b.losses[s], tolerance * std::abs(b.losses[s])) << "loss of step " << s;
+      EXPECT_NEAR(a.norms[s], b.norms[s], 20 * tolerance * b.norms[s]) << "gradient norm of step " << s;
+    }
+  }
+
+  std::unique_ptr<Model> model_ = make_bert(small_config(), Head::kClassifier);
+  // One set of algorithms for all: what is compared bit for bit must not depend on timings.
+  std::filesystem::path cache_ = testing::TempDir() + "snug-engine-test";
+};
+
+constexpr int64_t kWhole = kBatch * kLongest;
+
+TEST_F(CudaEngineTest, TenLossesAgreeWithTheCpu) {
+  SNUG_NEEDS_GPU();
+  const Curve cpu = on_cpu();
+  expect_close(on_gpu({kWhole, 0, DType::kF32}), cpu, 1e-4);
+  expect_close(on_gpu({kWhole, 0, DType::kBF16}), cpu, 2e-2);
+  expect_close(on_gpu({kWhole, 0, DType::kF16}), cpu, 1e-2);
+}
+
+TEST_F(CudaEngineTest, TwoRunsOfOnePlanAreBitEqual) {
+  SNUG_NEEDS_GPU();
+  for (const DType compute : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const Curve first = on_gpu({300, 1, compute}), second = on_gpu({300, 1, compute});
+    EXPECT_EQ(first.losses, second.losses);
+    EXPECT_EQ(first.weights, second.weights);
+  }
+}
+
+TEST_F(CudaEngineTest, OtherPlansAgreeToRounding) {
+  SNUG_NEEDS_GPU();
+  for (const auto& [compute, tolerance] : {std::pair{DType::kF32, 2e-5}, {DType::kBF16, 1e-2}, {DType::kF16, 2e-3}}) {
+    const Curve whole = on_gpu({kWhole, 0, compute});
+    expect_close(on_gpu({kLongest, 0, compute}), whole, tolerance);
+    const Curve again = on_gpu({kWhole, 3, compute});
+    EXPECT_EQ(again.losses, whole.losses) << "recomputation gives the same bits";
+  }
+}
+
+TEST_F(CudaEngineTest, MemoryStaysAsItIsAfterTheStart) {
+  SNUG_NEEDS_GPU();
+  const Gpu gpu("cuda");
+  Products products(gpu, cache_, false);
+  const Variant variant{300, 2, DType::kBF16};
+  const Plan plan = plan_for(*model_, variant, DeviceKind::kCuda);
+  CudaEngine engine(*model_, plan, /*seed=*/5, gpu, products);
+  train(engine, *model_, variant.capacity, 1);
+  const uint64_t before = gpu.memory().used_bytes;
+  train(engine, *model_, variant.capacity, 5);
+  engine.score(step_data(0, variant.capacity)[0].view());
+  engine.result();
+  EXPECT_EQ(gpu.memory().used_bytes, before);
+}
+
+TEST_F(CudaEngineTest, ANumberThatIsNotFiniteChangesNoWeight) {
+  SNUG_NEEDS_GPU();
+  const Gpu gpu("cuda");
+  Products products(gpu, cache_, false);
+  const Plan plan = plan_for(*model_, {kWhole, 0, DType::kBF16}, DeviceKind::kCuda);
+  CudaEngine engine(*model_, plan, /*seed=*/5, gpu, products);
+  load(engine, *model_);
+  const float broken = std::numeric_limits<float>::quiet_NaN();
+  engine.parameter(Region::kWeights, 0).write(4 * 7, std::as_bytes(std::span(&broken, 1)));  // a word that is in every batch
+  std::vector<float> before(plan.layout.parameter_bytes / 4), after(before.size());
+  engine.region(Region::kWeights).read(0, std::as_writable_bytes(std::span(before)));
+  BatchBuilder data;
+  data.add(std::vector<int32_t>{0, 1, 2}, {}, 1, 0);
+  engine.begin(1);
+  engine.accumulate(data.view());
+  engine.update({.learning_rate = 1e-3, .step = 1}, 1.0);
+  EXPECT_FALSE(engine.finish().applied);
+  engine.region(Region::kWeights).read(0, std::as_writable_bytes(std::span(after)));
+  EXPECT_EQ(std::memcmp(before.data(), after.data(), before.size() * 4), 0);
+}
+
+TEST_F(CudaEngineTest, GoldenLossesOfPyTorch) {
+  SNUG_NEEDS_GPU();
+  const Json steps = parse_json(read_small_file(kFolder / "steps.json"), "steps.json");
+  const BertConfig config = parse_config(read_small_file(kFolder / "config.json"), "config.json");
+  const auto model = make_bert(config, Head::kClassifier);
+  PlanRequest request;
+  request.model = model.get();
+  request.workload = {.batch_size = 7, .longest = 40, .step_tokens = 106};
+  request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
+  request.process.table_bytes = [&](const Dims& capacity) { return device_tables(capacity, model->parameters(), true).bytes; };
+  request.budget_bytes = uint64_t{1} << 30;
+  request.device = {.kind = DeviceKind::kCuda};
+  const Plan plan = make_plan(request);
+  const Gpu gpu("cuda");
+  Products products(gpu, {}, false);
+  CudaEngine engine(*model, plan, 1, gpu, products);
+  load_weights(WeightFolder(kFolder), model->parameters(), [&](size_t i) { return engine.parameter(Region::kWeights, i); }, {});
+  engine.weights_changed();
+  for (size_t s = 0; s < steps["batches"].size(); ++s) {
+    BatchBuilder data;
+    for (const Json& row : steps["batches"][s]) {
+      data.add(row.at("ids").get<std::vector<int32_t>>(), row.at("type_ids").get<std::vector<int32_t>>(), row.at("label"));
+    }
+    engine.begin(steps["batches"][s].size());
+    engine.accumulate(data.view());
+    engine.update({.learning_rate = steps["learning_rate"],
+                   .beta1 = steps["beta1"],
+                   .beta2 = steps["beta2"],
+                   .epsilon = steps["epsilon"],
+                   .weight_decay = steps["weight_decay"],
+                   .step = int64_t(s) + 1},
+                  steps["max_grad_norm"]);
+    const StepResult result = engine.finish();
+    EXPECT_NEAR(result.loss, steps["losses"][s].get<double>(), 1e-5 * result.loss) << "step " << s;
+  }
+}
+
+TEST(CudaBuckets, CoverEveryCapacity) {
+  for (const int64_t capacity : {1, 40, 127, 128, 129, 2112, 16384, 100000}) {
+    const std::vector<int64_t> sizes = bucket_sizes(capacity);
+    EXPECT_EQ(sizes.back(), capacity);
+    EXPECT_LE(sizes.size(), 20u);
+    EXPECT_TRUE(std::is_sorted(sizes.begin(), sizes.end()));
+  }
+}
+
+}  // namespace
+}  // namespace snug::cuda

@@ -1,0 +1,39 @@
+#include "cuda/kernels.h"
+
+#include <typeindex>
+#include <unordered_map>
+
+#include "core/error.h"
+#include "ops/attention.h"
+#include "ops/cross_entropy.h"
+#include "ops/dropout.h"
+#include "ops/embedding.h"
+#include "ops/first_token.h"
+#include "ops/linear.h"
+#include "ops/mean_pool.h"
+#include "ops/residual_norm.h"
+
+namespace snug::cuda {
+namespace {
+
+template <class T>
+std::pair<const std::type_index, LaunchFunction> entry() {
+  return {typeid(T), [](const Op& op, const Launch& call) { launch(static_cast<const T&>(op), call); }};
+}
+
+}  // namespace
+
+LaunchFunction launcher_of(const Op& op) {
+  static const std::unordered_map<std::type_index, LaunchFunction> table = {
+      entry<Attention>(),          entry<AttentionGradient>(),   entry<CrossEntropy>(),
+      entry<Dropout>(),            entry<Embedding>(),           entry<EmbeddingGradient>(),
+      entry<FirstToken>(),         entry<FirstTokenGradient>(),  entry<LayerNorm>(),
+      entry<Linear>(),             entry<LinearEpilogueGradient>(), entry<LinearInputGradient>(),
+      entry<LinearWeightGradient>(), entry<MeanPool>(),          entry<NormGradient>(),
+      entry<ResidualNorm>()};
+  const auto found = table.find(typeid(op));
+  SNUG_CHECK(found != table.end());
+  return found->second;
+}
+
+}  // namespace snug::cuda

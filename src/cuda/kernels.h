@@ -1,0 +1,53 @@
+// CUDA kernels of the operators in src/ops/: one launch() per operator, same tensors, same meaning. Activations may be
+// fp32, bf16 or fp16 (all of a node's the same); statistics, log-sum-exps, losses and parameters' gradients are fp32 or
+// fp64 as the graph says; tables of embeddings and parameters of norms are fp32.
+#pragma once
+
+#include "cuda/launch.h"
+
+namespace snug {
+class Attention;
+class AttentionGradient;
+class CrossEntropy;
+class Dropout;
+class Embedding;
+class EmbeddingGradient;
+class FirstToken;
+class FirstTokenGradient;
+class LayerNorm;
+class Linear;
+class LinearEpilogueGradient;
+class LinearInputGradient;
+class LinearWeightGradient;
+class MeanPool;
+class NormGradient;
+class ResidualNorm;
+}  // namespace snug
+
+namespace snug::cuda {
+
+void launch(const Attention& op, const Launch& call);
+void launch(const AttentionGradient& op, const Launch& call);
+void launch(const CrossEntropy& op, const Launch& call);
+void launch(const Dropout& op, const Launch& call);
+void launch(const Embedding& op, const Launch& call);
+void launch(const EmbeddingGradient& op, const Launch& call);
+void launch(const FirstToken& op, const Launch& call);
+void launch(const FirstTokenGradient& op, const Launch& call);
+void launch(const LayerNorm& op, const Launch& call);
+void launch(const Linear& op, const Launch& call);
+void launch(const LinearEpilogueGradient& op, const Launch& call);
+void launch(const LinearInputGradient& op, const Launch& call);
+void launch(const LinearWeightGradient& op, const Launch& call);
+void launch(const MeanPool& op, const Launch& call);
+void launch(const NormGradient& op, const Launch& call);
+void launch(const ResidualNorm& op, const Launch& call);
+
+// The launch() of an operator seen through its base.
+using LaunchFunction = void (*)(const Op& op, const Launch& call);
+LaunchFunction launcher_of(const Op& op);
+
+// The activation of a linear layer behind its product: y = activation(pre), elementwise over [rows, cols].
+void launch_activation(const Linear& op, const Tensor& pre, const Tensor& y, const Launch& call);
+
+}  // namespace snug::cuda

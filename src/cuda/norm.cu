@@ -1,0 +1,311 @@
+// Kernels of ops/residual_norm.h: ResidualNorm, LayerNorm and their gradient.
+#include "cuda/kernels.h"
+#include "cuda/norm_rows.cuh"
+#include "ops/residual_norm.h"
+
+namespace snug::cuda {
+namespace {
+
+template <class T>
+struct ForwardArguments {
+  const T* x;  // null for LayerNorm: then the residual alone is normalised
+  const T* residual;
+  const float *gamma, *beta;
+  T* y;
+  T* sum;        // or null
+  float* stats;  // or null
+  int64_t rows;
+  int cols;
+  float eps;
+  DropoutMask mask;
+  Batch batch;
+  const StepState* state;
+};
+
+// Blocks per multiprocessor: a group has one row in hand and the next one on its way, all in registers.
+template <class T, class Shape>
+constexpr int forward_residency() {
+  const int threads = (Shape::kVectors > 3 ? 512 : 640) / (sizeof(T) == sizeof(float) ? 2 : 1);
+  return std::max(threads / forward_threads<Shape>(), 1);
+}
+
+template <class T, class Shape>
+struct ForwardRow {
+  Packed<T> x[Shape::kVectors], residual[Shape::kVectors];
+  TokenPlace place;
+
+  __device__ void fetch(const ForwardArguments<T>& a, int64_t row, int64_t tokens) {
+    if (row >= a.rows) return;
+#pragma unroll
+    for (int v = 0; v < Shape::kVectors; ++v) {
+      const int column = Shape::column(v);
+      if (column >= a.cols) continue;
+      residual[v] = load<Shape::kWhole>(a.residual + row * a.cols, column, a.cols);
+      if (a.x) x[v] = load<Shape::kWhole>(a.x + row * a.cols, column, a.cols);
+    }
+    if (a.mask.on() && row < tokens) place = token_place(a.batch, row);
+  }
+};
+
+template <class T, class Shape>
+__global__ void __launch_bounds__(forward_threads<Shape>(), forward_residency<T, Shape>())
+    norm_forward_kernel(const ForwardArguments<T> a) {
+  constexpr bool kWhole = Shape::kWhole;
+  constexpr int kGroups = forward_threads<Shape>() / Shape::kThreads;
+  const int cols = a.cols;
+  const int64_t tokens = a.state->tokens, step = int64_t(gridDim.x) * kGroups;
+  int64_t row = int64_t(blockIdx.x) * kGroups + Shape::group();
+  ForwardRow<T, Shape> next;
+  next.fetch(a, row, tokens);
+  for (; row < a.rows; row += step) {
+    const int64_t at = row * cols;
+    const ForwardRow<T, Shape> now = next;
+    MaskRow mask_row;
+    if (a.mask.on() && row < tokens) mask_row = token_row(a.batch, now.place);
+    next.fetch(a, row + step, tokens);
+    Draws draws[Shape::kVectors] = {};
+    if (a.mask.on()) {
+#pragma unroll
+      for (int v = 0; v < Shape::kVectors; ++v) draws[v] = mask_draws(a.mask, mask_row, Shape::column(v));
+    }
+    if (row >= tokens) {
+      store_zeros<Shape>(a.y + at, cols);
+      if (a.sum) store_zeros<Shape>(a.sum + at, cols);
+      store_stats<Shape>(a.stats, row, {});
+      continue;
+    }
+    Eight sums[Shape::kVectors];
+#pragma unroll
+    for (int v = 0; v < Shape::kVectors; ++v) {
+      const int column = Shape::column(v);
+      if (column >= cols) continue;
+      Packed<T> rounded = now.residual[v];
+      if (a.x) {
+        Eight values = unpack(now.residual[v]);
+        const Eight add = unpack(now.x[v]), factors = mask_factors(a.mask, draws[v]);
+#pragma unroll
+        for (int i = 0; i < kEight; ++i) values.at[i] = fmaf(add.at[i], factors.at[i], values.at[i]);
+        rounded = pack<T>(values);
+        if (a.sum) store<kWhole>(a.sum + at, column, cols, rounded);
+      }
+      sums[v] = unpack(rounded);  // as stored, so that backward sees the same numbers
+    }
+    const NormStats stats = row_stats<Shape>(sums, cols, a.eps);
+#pragma unroll
+    for (int v = 0; v < Shape::kVectors; ++v) {
+      const int column = Shape::column(v);
+      if (column >= cols) continue;
+      const Eight gamma = load_eight<kWhole>(a.gamma, column, cols), beta = load_eight<kWhole>(a.beta, column, cols);
+      store_eight<kWhole>(a.y + at, column, cols, affine(sums[v], stats, gamma, beta));
+    }
+    store_stats<Shape>(a.stats, row, stats);
+  }
+}
+
+template <class T>
+void launch_forward(const ForwardArguments<T>& arguments, cudaStream_t stream) {
+  with_row_shape(arguments.cols, [&]<class Shape>() {
+    const unsigned at_once = unsigned(kMultiprocessors * forward_residency<T, Shape>());
+    const unsigned blocks = std::min(forward_blocks<Shape>(arguments.rows), at_once);
+    norm_forward_kernel<T, Shape><<<blocks, forward_threads<Shape>(), 0, stream>>>(arguments);
+    SNUG_CUDA_LAUNCHED("norm_forward");
+  });
+}
+
+constexpr int kNormSums = 3;  // dgamma, dbeta, and dx's sum over rows
+
+template <class T>
+struct BackwardArguments {
+  const T *dy, *dsum /* or null */, *sum;
+  const float *stats, *gamma;
+  T *dresidual, *dx;  // each may be null
+  bool add_residual, add_x;
+  float* partials;  // [blocks, kNormSums, cols]; null where no parameter wants its gradient
+  int64_t rows;
+  int cols;
+  DropoutMask mask;
+  Batch batch;
+  const StepState* state;
+};
+
+template <class T, class Shape>
+struct BackwardRows {
+  static constexpr int kRows = Walk<T, Shape>::kRows;
+  Packed<T> dy[kRows][Shape::kVectors], sum[kRows][Shape::kVectors];
+  NormStats stats[kRows];
+  TokenPlace place[kRows];
+
+  __device__ void fetch(const BackwardArguments<T>& a, int64_t first, int64_t tokens) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t row = first + r;
+      if (row >= a.rows) continue;
+      stats[r] = load_stats(a.stats, row);
+#pragma unroll
+      for (int v = 0; v < Shape::kVectors; ++v) {
+        const int column = Shape::column(v);
+        if (column >= a.cols) continue;
+        dy[r][v] = load<Shape::kWhole>(a.dy + row * a.cols, column, a.cols);
+        sum[r][v] = load<Shape::kWhole>(a.sum + row * a.cols, column, a.cols);
+      }
+      if (a.mask.on() && row < tokens) place[r] = token_place(a.batch, row);
+    }
+  }
+  // Rows that are not there add nothing, and their gradient is zero.
+  __device__ void clear_behind(int64_t first, int64_t tokens) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (first + r < tokens) continue;
+      stats[r] = {};
+#pragma unroll
+      for (int v = 0; v < Shape::kVectors; ++v) dy[r][v] = sum[r][v] = {};
+    }
+  }
+};
+
+// to = or += values, at a column of a row.
+template <bool kWhole, class T>
+__device__ void put(T* row, int column, int cols, Eight values, bool add) {
+  if (add) values += load_eight<kWhole>(row, column, cols);
+  store_eight<kWhole>(row, column, cols, values);
+}
+
+template <class T, class Shape>
+__global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1) norm_backward_kernel(const BackwardArguments<T> a) {
+  using Rows = Walk<T, Shape>;
+  constexpr int kRows = Rows::kRows;
+  constexpr bool kWhole = Shape::kWhole;
+  const int cols = a.cols;
+  const int64_t tokens = a.state->tokens;
+  RowSums<Shape, Rows::kBlock, kNormSums> sums;
+  Eight gamma[Shape::kVectors];
+  BackwardRows<T, Shape> next;
+  int64_t first = Rows::first();
+  next.fetch(a, first, tokens);
+  load_columns<Shape>(a.gamma, cols, gamma);
+  for (int turn = 0; first < a.rows; first += Rows::step(), ++turn) {
+    BackwardRows<T, Shape> now = next;
+    now.clear_behind(first, tokens);
+    MaskRow mask_rows[kRows];
+    Packed<T> dsum[kRows][Shape::kVectors];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (first + r >= tokens) continue;
+      if (a.mask.on()) mask_rows[r] = token_row(a.batch, now.place[r]);
+      if (!a.dsum) continue;
+#pragma unroll
+      for (int v = 0; v < Shape::kVectors; ++v) {
+        const int column = Shape::column(v);
+        if (column < cols) dsum[r][v] = load<kWhole>(a.dsum + (first + r) * cols, column, cols);
+      }
+    }
+    next.fetch(a, first + Rows::step(), tokens);
+    NormRowGradient gradients[kRows];
+    row_gradients<Shape>(now.stats, gamma, cols, turn, sums, gradients, [&](int r, int v, Eight& dy, Eight& values) {
+      dy = unpack(now.dy[r][v]);
+      values = unpack(now.sum[r][v]);
+    });
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (first + r >= a.rows) continue;
+      const int64_t at = (first + r) * cols;
+#pragma unroll
+      for (int v = 0; v < Shape::kVectors; ++v) {
+        const int column = Shape::column(v);
+        if (column >= cols) continue;
+        const Eight dy = unpack(now.dy[r][v]), values = unpack(now.sum[r][v]);
+        Eight ds;
+#pragma unroll
+        for (int i = 0; i < kEight; ++i) ds.at[i] = gradients[r].at(dy.at[i], gamma[v].at[i], values.at[i]);
+        if (a.dsum) ds += unpack(dsum[r][v]);
+        if (a.dresidual) put<kWhole>(a.dresidual + at, column, cols, ds, a.add_residual);
+        if (a.dx) {
+          if (a.mask.on()) ds *= mask_factors(a.mask, mask_rows[r], column);
+          sums.of[2][v] += ds;
+          put<kWhole>(a.dx + at, column, cols, ds, a.add_x);
+        }
+      }
+    }
+  }
+  if (a.partials) sums.write(a.partials, cols);
+}
+
+}  // namespace
+
+void launch(const ResidualNorm& op, const Launch& call) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  SNUG_CHECK(x.cols == op.spec.hidden && y.cols == op.spec.hidden && x.rows == y.rows);
+  with_type(y.dtype, [&]<class T>() {
+    launch_forward<T>({.x = data_of<T>(x),
+                       .residual = data_of<T>(call.in[1]),
+                       .gamma = call.in[2].f32(),
+                       .beta = call.in[3].f32(),
+                       .y = data_of<T>(y),
+                       .sum = data_of<T>(call.out[1]),
+                       .stats = call.out[2].f32(),
+                       .rows = y.rows,
+                       .cols = int(y.cols),
+                       .eps = op.spec.eps,
+                       .mask = dropout_mask(op.spec.dropout, op.spec.site, *call.step),
+                       .batch = *call.batch,
+                       .state = call.state},
+                      call.stream);
+  });
+}
+
+void launch(const LayerNorm& op, const Launch& call) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  SNUG_CHECK(x.cols == op.spec.hidden && y.cols == op.spec.hidden && x.rows == y.rows);
+  with_type(y.dtype, [&]<class T>() {
+    launch_forward<T>({.x = nullptr,
+                       .residual = data_of<T>(x),
+                       .gamma = call.in[1].f32(),
+                       .beta = call.in[2].f32(),
+                       .y = data_of<T>(y),
+                       .sum = nullptr,
+                       .stats = call.out[1].f32(),
+                       .rows = y.rows,
+                       .cols = int(y.cols),
+                       .eps = op.spec.eps,
+                       .mask = {},
+                       .batch = *call.batch,
+                       .state = call.state},
+                      call.stream);
+  });
+}
+
+void launch(const NormGradient& op, const Launch& call) {
+  const Tensor &dy = call.in[0], &dx = call.out[1];
+  const Tensor dbias = call.out.size() > 4 ? call.out[4] : Tensor();
+  const SumTargets targets = {{call.out[2].f32(), call.out[3].f32(), dbias.f32()}};
+  SNUG_CHECK(!dbias || (dx && !op.spec.add_x));
+  SNUG_CHECK(!targets || call.workspace.size() >= column_sum_bytes(dy.cols, kNormSums));
+  float* const partials = targets ? reinterpret_cast<float*>(call.workspace.data()) : nullptr;
+  with_type(dy.dtype, [&]<class T>() {
+    const BackwardArguments<T> arguments = {
+        .dy = data_of<T>(dy),
+        .dsum = data_of<T>(call.in[1]),
+        .sum = data_of<T>(call.in[2]),
+        .stats = call.in[3].f32(),
+        .gamma = call.in[4].f32(),
+        .dresidual = data_of<T>(call.out[0]),
+        .dx = data_of<T>(dx),
+        .add_residual = op.spec.add_residual,
+        .add_x = op.spec.add_x,
+        .partials = partials,
+        .rows = dy.rows,
+        .cols = int(dy.cols),
+        .mask = dx ? dropout_mask(op.spec.dropout, op.spec.site, *call.step) : DropoutMask(),
+        .batch = *call.batch,
+        .state = call.state};
+    with_column_shape(dy.cols, [&]<class Shape>() {
+      using Rows = Walk<T, Shape>;
+      const int64_t blocks = Rows::blocks(dy.rows);
+      norm_backward_kernel<T, Shape><<<unsigned(blocks), Rows::kBlock, 0, call.stream>>>(arguments);
+      SNUG_CUDA_LAUNCHED("norm_backward");
+      if (partials) add_pieces(partials, blocks, kNormSums, dy.cols, targets, call.stream);
+    });
+  });
+}
+
+}  // namespace snug::cuda

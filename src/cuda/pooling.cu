@@ -1,0 +1,148 @@
+// Kernels of the operators with one row per sequence: FirstToken and its gradient, MeanPool, Dropout.
+#include "cuda/kernels.h"
+#include "cuda/rows.cuh"
+#include "ops/dropout.h"
+#include "ops/first_token.h"
+#include "ops/mean_pool.h"
+
+namespace snug::cuda {
+namespace {
+
+constexpr int kBlock = 128;
+
+// One thread per eight columns of one row: where a thread is in [rows, cols].
+struct Place {
+  int64_t row;
+  int column;
+};
+__device__ Place place(int cols) {
+  const uint32_t thread = blockIdx.x * kBlock + threadIdx.x, vectors = uint32_t(cols + kEight - 1) / kEight;
+  return {thread / vectors, int(thread % vectors) * kEight};
+}
+unsigned blocks_of(const Tensor& tensor) {
+  const int64_t threads = tensor.rows * ceil_div(tensor.cols, kEight);
+  SNUG_CHECK(threads < int64_t{1} << 31);  // place() divides 32 bits, which is much faster
+  return unsigned(ceil_div(threads, kBlock));
+}
+
+template <class T, bool kWhole>
+__global__ void first_token_kernel(const T* x, T* y, int64_t rows, int cols, const int32_t* starts,
+                                   const StepState* state) {
+  const auto [row, column] = place(cols);
+  if (row >= rows) return;
+  Packed<T> values;
+  if (row < state->sequences) values = load<kWhole>(x + int64_t(starts[row]) * cols, column, cols);
+  store<kWhole>(y + row * cols, column, cols, values);
+}
+
+// Over the rows of dx, so that each is written once.
+template <class T, bool kWhole>
+__global__ void first_token_gradient_kernel(const T* dy, T* dx, int64_t rows, int cols, bool add, Batch batch,
+                                            const StepState* state) {
+  const auto [row, column] = place(cols);
+  if (row >= rows) return;
+  const bool first = row < state->tokens && batch.positions[row] == 0;
+  if (add && !first) return;
+  Eight values;
+  if (first) values = load_eight<kWhole>(dy + int64_t(batch.row_of[row]) * cols, column, cols);
+  if (add) values += load_eight<kWhole>(dx + row * cols, column, cols);
+  store_eight<kWhole>(dx + row * cols, column, cols, values);
+}
+
+// The sum of one column over the tokens of a sequence.
+template <class T>
+__device__ float column_sum(const T* x, int cols, int begin, int end, int column) {
+  float sum = 0.0f;
+#pragma unroll 8
+  for (int t = begin; t < end; ++t) sum += to_float(x[int64_t(t) * cols + column]);
+  return sum;
+}
+
+// One block per sequence. Normalising takes the sums twice: only inference does it, and they come from the cache.
+template <class T>
+__global__ void mean_pool_kernel(const T* x, T* y, int cols, bool normalize, const int32_t* starts,
+                                 const StepState* state) {
+  const int64_t row = blockIdx.x;
+  const bool real = row < state->sequences;
+  const int begin = real ? starts[row] : 0, end = real ? starts[row + 1] : 0;
+  float factor = end > begin ? 1.0f / float(end - begin) : 0.0f;
+  if (normalize) {
+    double squares = 0.0;
+    for (int column = int(threadIdx.x); column < cols; column += int(blockDim.x)) {
+      const float mean = column_sum(x, cols, begin, end, column) * factor;
+      squares += double(mean) * mean;
+    }
+    squares = block_sum(squares);
+    if (squares > 0.0) factor = float(factor / sqrt(squares));
+  }
+  for (int column = int(threadIdx.x); column < cols; column += int(blockDim.x)) {
+    y[row * cols + column] = from_float<T>(column_sum(x, cols, begin, end, column) * factor);
+  }
+}
+
+template <class T, bool kWhole>
+__global__ void dropout_kernel(const T* x, T* y, int64_t rows, int cols, bool add, DropoutMask mask,
+                               const uint64_t* samples, const StepState* state) {
+  const auto [row, column] = place(cols);
+  if (row >= rows) return;
+  Eight values;
+  if (row < state->sequences) {
+    values = load_eight<kWhole>(x + row * cols, column, cols);
+    if (mask.on()) values *= mask_factors(mask, {samples[row], 0, 0}, column);
+    if (add) values += load_eight<kWhole>(y + row * cols, column, cols);
+  } else if (add) {
+    return;
+  }
+  store_eight<kWhole>(y + row * cols, column, cols, values);
+}
+
+}  // namespace
+
+void launch(const FirstToken&, const Launch& call) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  SNUG_CHECK(x.cols == y.cols);
+  with_type(y.dtype, [&]<class T>() {
+    with_bool(y.cols % kEight == 0, [&]<bool kWhole>() {
+      first_token_kernel<T, kWhole><<<blocks_of(y), kBlock, 0, call.stream>>>(
+          data_of<T>(x), data_of<T>(y), y.rows, int(y.cols), call.batch->starts, call.state);
+      SNUG_CUDA_LAUNCHED("first_token");
+    });
+  });
+}
+
+void launch(const FirstTokenGradient& op, const Launch& call) {
+  const Tensor &dy = call.in[0], &dx = call.out[0];
+  SNUG_CHECK(dy.cols == dx.cols);
+  with_type(dx.dtype, [&]<class T>() {
+    with_bool(dx.cols % kEight == 0, [&]<bool kWhole>() {
+      first_token_gradient_kernel<T, kWhole><<<blocks_of(dx), kBlock, 0, call.stream>>>(
+          data_of<T>(dy), data_of<T>(dx), dx.rows, int(dx.cols), op.accumulate, *call.batch, call.state);
+      SNUG_CUDA_LAUNCHED("first_token_gradient");
+    });
+  });
+}
+
+void launch(const MeanPool& op, const Launch& call) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  SNUG_CHECK(x.cols == y.cols);
+  with_type(y.dtype, [&]<class T>() {
+    mean_pool_kernel<T><<<unsigned(y.rows), 256, 0, call.stream>>>(
+        data_of<T>(x), data_of<T>(y), int(y.cols), op.spec.normalize, call.batch->starts, call.state);
+    SNUG_CUDA_LAUNCHED("mean_pool");
+  });
+}
+
+void launch(const Dropout& op, const Launch& call) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  SNUG_CHECK(x.rows == y.rows && x.cols == y.cols);
+  const DropoutMask mask = dropout_mask(op.spec.p, op.spec.site, *call.step);
+  with_type(y.dtype, [&]<class T>() {
+    with_bool(y.cols % kEight == 0, [&]<bool kWhole>() {
+      dropout_kernel<T, kWhole><<<blocks_of(y), kBlock, 0, call.stream>>>(
+          data_of<T>(x), data_of<T>(y), y.rows, int(y.cols), op.add, mask, call.batch->samples, call.state);
+      SNUG_CUDA_LAUNCHED("dropout");
+    });
+  });
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,12 @@
+// Rewrites of a finished step graph that save passes over memory. Results stay what they were up to the order of sums.
+#pragma once
+
+#include "graph/graph.h"
+
+namespace snug {
+
+// The gradient of a bias is the sum over rows of a gradient that a norm's backward has just computed: the norm adds it up
+// on the way, and the pass that would read it again goes.
+void fuse_bias_gradients(Graph& graph);
+
+}  // namespace snug

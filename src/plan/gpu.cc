@@ -1,0 +1,117 @@
+#include "plan/gpu.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+
+namespace snug {
+namespace {
+
+// Buckets are multiples of this: whole tiles of the matrix products.
+constexpr int64_t kBucketStep = 128;
+constexpr int64_t kMostBuckets = 20;
+
+// What the driver takes after the arena: code of kernels at their first launch, and per operator of each captured graph.
+// Measured on an H200 with BERT-base and -large and 7 to 16 buckets; generous by a few MiB.
+constexpr uint64_t kLoadedLaterBytes = 8 << 20;
+constexpr uint64_t kGraphBytesPerNode = 4300;
+
+// The overhead was measured on the H200 (132 multiprocessors); it grows with their number, so the others are estimates.
+struct Card {
+  const char* name;
+  uint64_t memory_mib;
+  int multiprocessors;
+  bool has_bf16;
+};
+constexpr double kOverheadMibPerMultiprocessor = 530.0 / 132.0;
+constexpr std::array kCards = {
+    Card{"t4", 15360, 40, false},        Card{"rtx2080ti", 11264, 68, false},  Card{"rtx3060-12gb", 12288, 28, true},
+    Card{"rtx3070", 8192, 46, true},     Card{"rtx3090", 24576, 82, true},     Card{"rtx4060-8gb", 8188, 24, true},
+    Card{"rtx4060ti-16gb", 16380, 34, true}, Card{"rtx4090", 24564, 128, true}, Card{"l4", 23034, 58, true},
+    Card{"a10", 23028, 72, true},        Card{"a100-40gb", 40960, 108, true},  Card{"a100-80gb", 81920, 108, true},
+    Card{"h100-80gb", 81559, 132, true}, Card{"h200", 143156, 132, true}};
+
+GpuProfile read_profile(const std::string& file) {
+  const Json json = parse_json(read_small_file(file), file);
+  GpuProfile profile;
+  try {
+    profile = {.name = json.at("name"),
+               .memory_bytes = json.at("memory_bytes"),
+               .overhead_bytes = json.at("overhead_bytes"),
+               .has_bf16 = json.value("bf16", true)};
+  } catch (const Json::exception&) {
+    fail(ErrorKind::kInput, "{}: a device profile has \"name\", \"memory_bytes\" and \"overhead_bytes\"", file);
+  }
+  return profile;
+}
+
+}  // namespace
+
+DeviceTables device_tables(const Dims& capacity, const ParameterTable& parameters, bool training) {
+  DeviceTables t;
+  const auto take = [&](size_t& at, size_t bytes) {
+    at = t.bytes;
+    t.bytes += align_up(bytes);
+  };
+  const auto tokens = size_t(capacity.tokens), sequences = size_t(capacity.sequences);
+  take(t.state, sizeof(StepState));
+  for (size_t* array : {&t.ids, &t.positions, &t.type_ids, &t.row_of, &t.by_id}) take(*array, tokens * sizeof(int32_t));
+  take(t.starts, (sequences + 1) * sizeof(int32_t));
+  take(t.labels, sequences * sizeof(int32_t));
+  take(t.samples, sequences * sizeof(uint64_t));
+  t.end_of_batch = t.bytes;
+  if (!training) return t;
+  for (const Parameter& p : parameters) t.chunk_count += size_t((p.size() + kUpdateChunk - 1) / kUpdateChunk);
+  take(t.chunks, t.chunk_count * sizeof(UpdateChunk));
+  take(t.factors, sizeof(UpdateFactors));
+  take(t.result, sizeof(UpdateResult));
+  take(t.partials, kNormPartials * sizeof(double));
+  return t;
+}
+
+std::vector<int64_t> bucket_sizes(int64_t capacity) {
+  const auto round_up = [](int64_t n, int64_t step) { return (n + step - 1) / step * step; };
+  const int64_t step = round_up((capacity + kMostBuckets - 1) / kMostBuckets, kBucketStep);
+  std::vector<int64_t> sizes;
+  for (int64_t size = step; size < capacity; size += step) sizes.push_back(size);
+  sizes.push_back(capacity);
+  return sizes;
+}
+
+GpuProfile find_gpu_profile(const std::string& name_or_file) {
+  for (const Card& card : kCards) {
+    if (name_or_file != card.name) continue;
+    return {.name = card.name,
+            .memory_bytes = card.memory_mib << 20,
+            .overhead_bytes = uint64_t(kOverheadMibPerMultiprocessor * card.multiprocessors) << 20,
+            .has_bf16 = card.has_bf16};
+  }
+  if (std::filesystem::exists(name_or_file)) return read_profile(name_or_file);
+  std::vector<std::string> names;
+  for (const Card& card : kCards) names.emplace_back(card.name);
+  throw Error(ErrorKind::kUsage, fmt::format("--device-profile {}: neither a card snug knows nor a file", name_or_file),
+              fmt::format("there are {}", fmt::join(names, ", ")));
+}
+
+void complete_for_gpu(PlanRequest& request, uint64_t overhead_bytes) {
+  request.device = {.kind = DeviceKind::kCuda};
+  ProcessFacts& process = request.process;
+  process.overhead_bytes = overhead_bytes;
+  process.slack_bytes = kLoadedLaterBytes;
+  process.launch_bytes = [](const Dims& capacity, size_t nodes) {
+    return kGraphBytesPerNode * nodes * bucket_sizes(capacity.tokens).size();
+  };
+  process.tolerance_bytes = kGpuGranule;
+  process.arena_granule = kGpuGranule;
+  process.table_bytes = [model = request.model, training = request.graph.purpose == Purpose::kTraining](const Dims& capacity) {
+    return device_tables(capacity, model->parameters(), training).bytes;
+  };
+}
+
+}  // namespace snug
