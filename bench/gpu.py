@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.environ.get("BUILD", os.path.join(ROOT, "build-cuda"))
@@ -87,7 +88,7 @@ def memory():
 
 def peers(case):
     done = program(os.environ.get("PYTHON", sys.executable), os.path.join(ROOT, "bench/peer_gpu.py"), case, timeout=300)
-    return {row["program"]: row["ms"] for row in map(json.loads, (l for l in done.stdout.splitlines() if l.startswith("{")))}
+    return {row["program"]: row["ms"] for row in map(json.loads, (l for l in done.stdout.splitlines() if l.startswith('{"')))}
 
 
 def speed():
@@ -128,7 +129,6 @@ def end_to_end():
     done = program(snug, "init", "--train", train, "--vocab-size", 30522, "--hidden-size", 768, "--num-hidden-layers", 12,
                    "--num-attention-heads", 12, "--output-dir", os.path.join(folder, "model"))
     check(done.returncode == 0, f"snug init: {done.stderr[-300:]}")
-    import time
     start = time.time()
     done = program(snug, "train", "--model", os.path.join(folder, "model"), "--train", train, "--validation", dev, "--batch-size", 32,
                    "--num-train-epochs", 3, "--learning-rate", "2e-5", "--warmup-ratio", 0.06, "--device", "cuda", "--cache-dir",
@@ -141,7 +141,7 @@ def end_to_end():
                tokens_per_second=round(run["tokens_per_second"]), eval_accuracy=run.get("eval_accuracy"))
     peer = program(os.environ.get("PYTHON", sys.executable), os.path.join(ROOT, "bench/peer_gpu.py"), "sst2-data", train, timeout=400)
     for line in peer.stdout.splitlines():
-        if line.startswith("{"):
+        if line.startswith('{"'):
             row["trainer_examples_per_second"] = json.loads(line)["examples_per_second"]
             row["times_faster"] = round(whole / row["trainer_examples_per_second"], 1)
     print("end to end:", json.dumps(row))

@@ -193,6 +193,7 @@ class BadInput(SnugTest):
         changes = {"42 unknown normalizer": (("normalizer", "type"), "Magic", "Magic"),
                    "42 unknown pre-tokenizer": (("pre_tokenizer", "type"), "Magic", "Magic"),
                    "42 unknown model": (("model", "type"), "Magic", "Magic"),
+                   "43 a merge list that is none": (("model", "continuing_subword_prefix"), 7, "continuing_subword_prefix"),
                    "41 id twice": (("model", "vocab", "[CLS]"), 1, "[CLS]"),
                    "41 id gap": (("model", "vocab", "[MASK]"), 10**6, "1000000")}
         for name, (path, value, words) in changes.items():
@@ -247,7 +248,34 @@ class BadInput(SnugTest):
                              (["--load-best-model-at-end"], "--validation"), (["--eval-strategy", "epoch"], "--validation")):
             with self.subTest(flags[0]):
                 self.assertIn(words, self.train(flags=flags, expect=2).err)
-        self.assertIn("CPU", self.train(flags=["--device", "cuda"], expect=8).err)
+
+    def test_devices(self):
+        """Of the build for the CPU: GPUs can be planned for, not run on."""
+        plan = ["plan", "--model", self.model, "--train", self.data, *self.cache()]
+        for flags, code, words in ((["--device", "cuda"], 8, "make cuda"), (["--device", "cuda:7"], 8, "cuda:7"),
+                                   (["--device", "tpu"], 2, "tpu"), (["--precision", "bf16"], 2, "fp32"),
+                                   (["--device-profile", "abacus"], 2, "rtx3060-12gb"),
+                                   (["--device-profile", "t4", "--precision", "bf16"], 8, "bf16"),
+                                   (["--device-profile", "t4", "--memory", "99GiB"], 4, "15.00 GiB"),
+                                   (["--device-profile", "t4", "--memory", "100MiB"], 4, "least that works"),
+                                   (["--device-profile", self.write("p.json", "{}")], 3, "memory_bytes")):
+            with self.subTest(" ".join(flags)[:60]):
+                refused = run(*plan, *flags, expect=code)
+                self.assertIn(words, refused.err + refused.out)
+        profile = self.write("card.json", json.dumps({"name": "mine", "memory_bytes": 4 << 30, "overhead_bytes": 300 << 20}))
+        good = run(*plan, "--device-profile", profile, "--json").json()
+        self.assertEqual((good["device"], good["precision"], good["overhead_bytes"]), ("mine", "bf16", 300 << 20))
+
+    def test_paths_that_are_not_utf8(self):
+        data = os.fsdecode(os.fsencode(self.path("")) + b"caf\xe9.csv")
+        shutil.copy(self.data, data)
+        self.assertEqual(run("data", data, "--json").json()["rows"], run("data", self.data, "--json").json()["rows"])
+
+    @unittest.skipIf(os.geteuid() == 0, "root may read everything")
+    def test_a_file_that_may_not_be_read(self):
+        secret = self.write("secret.csv", "text,label\na,b\n")
+        os.chmod(secret, 0)
+        self.assert_refused(self.train(data=secret), "secret.csv")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
   1. a folder written by snug train loads in transformers, tokens are equal and logits agree to 1e-5;
   2. a folder written by transformers' save_pretrained loads in snug, and logits agree to 1e-5.
 
-    python3 tests/reference/round_trip.py build/bin/snug build/demo/trained examples/reviews-validation.csv
+    python3 tests/reference/round_trip.py build/bin/snug build/demo/trained build/demo/validation.csv
 """
 import csv
 import json

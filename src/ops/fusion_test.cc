@@ -1,0 +1,63 @@
+#include "ops/fusion.h"
+
+#include <gtest/gtest.h>
+
+#include "graph/backward.h"
+#include "ops/linear.h"
+#include "ops/residual_norm.h"
+
+namespace snug {
+namespace {
+
+int count(const Graph& graph, std::string_view name) {
+  int found = 0;
+  for (const Node& node : graph.nodes()) found += node.op->name() == name;
+  return found;
+}
+
+// y = norm(linear(x) + x), and the loss is anything that gives y a gradient.
+Graph layer(Activation activation) {
+  Graph graph;
+  const TensorDesc tokens{.rows_are = Rows::kTokens, .cols = 8};
+  auto parameter = [&, slot = 0](const char* name, int64_t rows) mutable {
+    return graph.add_parameter(name, {.rows = rows, .cols = 8}, slot++, true);
+  };
+  const ValueId w = parameter("w", 8), b = parameter("b", 1), gamma = parameter("gamma", 1), beta = parameter("beta", 1);
+  graph.begin_segment("layer");
+  const ValueId x = graph.add_value("x", tokens), h = graph.add_value("h", tokens), pre = graph.add_value("pre", tokens);
+  std::vector<ValueId> outputs = {h};
+  if (keeps_pre_activation(activation)) outputs.push_back(pre);
+  graph.add_node(linear({.activation = activation}), {x, w, b}, outputs);
+  const ValueId y = graph.add_value("y", tokens), sum = graph.add_value("sum", tokens);
+  const ValueId stats = graph.add_value("stats", {.rows_are = Rows::kTokens, .cols = 2}), dy = graph.add_value("dy", tokens);
+  graph.add_node(residual_norm({.hidden = 8}), {h, x, gamma, beta}, {y, sum, stats});
+  graph.seed_gradient(y, dy);
+  append_backward(graph, {});
+  return graph;
+}
+
+TEST(FuseBiasGradients, TheNormTakesTheSumOver) {
+  Graph graph = layer(Activation::kNone);
+  ASSERT_EQ(count(graph, "linear_epilogue_gradient"), 1);
+  ValueId db = kNoValue;
+  for (const Node& node : graph.nodes()) {
+    if (node.op->name() == "linear_epilogue_gradient") db = node.outputs[1];
+  }
+  fuse_bias_gradients(graph);
+  EXPECT_EQ(count(graph, "linear_epilogue_gradient"), 0);
+  for (const Node& node : graph.nodes()) {
+    if (node.op->name() != "norm_gradient") continue;
+    ASSERT_EQ(node.outputs.size(), 5u);
+    EXPECT_EQ(node.outputs[4], db);
+  }
+}
+
+TEST(FuseBiasGradients, AnActivationInBetweenStaysAsItIs) {
+  Graph graph = layer(Activation::kGelu);
+  const size_t before = graph.nodes().size();
+  fuse_bias_gradients(graph);
+  EXPECT_EQ(graph.nodes().size(), before);
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,71 @@
+#include "plan/gpu.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "model/config.h"
+
+namespace snug {
+namespace {
+
+TEST(Buckets, CoverEveryCapacity) {
+  for (const int64_t capacity : {1, 40, 127, 128, 129, 2112, 16384, 100000}) {
+    const std::vector<int64_t> sizes = bucket_sizes(capacity);
+    EXPECT_EQ(sizes.back(), capacity);
+    EXPECT_LE(sizes.size(), 20u);
+    EXPECT_TRUE(std::is_sorted(sizes.begin(), sizes.end()));
+  }
+}
+
+TEST(DeviceTables, PartsDoNotOverlap) {
+  const ParameterTable parameters = {{.name = "a", .rows = 100, .cols = 77, .parts = {}}, {.name = "b", .cols = 3, .parts = {}}};
+  const DeviceTables t = device_tables({.tokens = 37, .sequences = 5, .longest = 9}, parameters, true);
+  EXPECT_EQ(t.chunk_count, 3u);  // 7700 elements are two chunks, 3 are one
+  const std::vector<std::pair<size_t, size_t>> parts = {
+      {t.state, sizeof(StepState)}, {t.ids, 37 * 4},    {t.positions, 37 * 4}, {t.type_ids, 37 * 4},
+      {t.row_of, 37 * 4},           {t.by_id, 37 * 4},  {t.starts, 6 * 4},     {t.labels, 5 * 4},
+      {t.samples, 5 * 8},           {t.chunks, 3 * sizeof(UpdateChunk)}, {t.factors, sizeof(UpdateFactors)},
+      {t.result, sizeof(UpdateResult)}, {t.partials, kNormPartials * 8}};
+  for (size_t i = 0; i + 1 < parts.size(); ++i) EXPECT_LE(parts[i].first + parts[i].second, parts[i + 1].first) << i;
+  EXPECT_LE(parts.back().first + parts.back().second, t.bytes);
+}
+
+// BERT-base for a card that is not here: 16 bytes a parameter, 2 more for the copies, and it fits 8 GB but not 2.
+TEST(GpuProfile, PlansWithoutTheCard) {
+  BertConfig config;
+  config.vocab_size = 30522;
+  config.hidden_size = 768;
+  config.num_hidden_layers = 12;
+  config.num_attention_heads = 12;
+  config.intermediate_size = 3072;
+  config.max_position_embeddings = 512;
+  config.labels = {"0", "1"};
+  const auto model = make_bert(config, Head::kClassifier);
+  const GpuProfile card = find_gpu_profile("rtx3070");
+  PlanRequest request;
+  request.model = model.get();
+  request.graph.compute = DType::kBF16;
+  request.workload = {.batch_size = 32, .longest = 128, .step_tokens = 32 * 128};
+  request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
+  request.budget_bytes = card.memory_bytes;
+  complete_for_gpu(request, card.overhead_bytes);
+  const Plan roomy = make_plan(request);
+  EXPECT_TRUE(roomy.fits);
+  EXPECT_EQ(roomy.capacity.tokens, 32 * 128);
+  const auto parameters = uint64_t(parameter_count(model->parameters()));
+  EXPECT_GT(roomy.minimum_budget_bytes, 17 * parameters);
+  EXPECT_LT(roomy.minimum_budget_bytes, 21 * parameters + card.overhead_bytes + (uint64_t{100} << 20));
+  uint64_t sum = 0;
+  for (const PlanItem& item : roomy.items) sum += item.bytes;
+  EXPECT_EQ(sum, roomy.peak_bytes);
+  request.budget_bytes = uint64_t{2} << 30;
+  const Plan tight = make_plan(request);
+  EXPECT_FALSE(tight.fits);
+  request.budget_bytes = tight.minimum_budget_bytes;
+  EXPECT_TRUE(make_plan(request).fits);
+}
+
+TEST(GpuProfile, UnknownNamesAreUsageErrors) { EXPECT_THROW(find_gpu_profile("abacus"), Error); }
+
+}  // namespace
+}  // namespace snug
