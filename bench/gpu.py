@@ -131,7 +131,7 @@ def end_to_end():
     check(done.returncode == 0, f"snug init: {done.stderr[-300:]}")
     start = time.time()
     done = program(snug, "train", "--model", os.path.join(folder, "model"), "--train", train, "--validation", dev, "--batch-size", 32,
-                   "--num-train-epochs", 3, "--learning-rate", "2e-5", "--warmup-ratio", 0.06, "--device", "cuda", "--cache-dir",
+                   "--num-train-epochs", 3, "--learning-rate", "2e-5", "--warmup-ratio", 0.06, "--save-strategy", "epoch", "--device", "cuda", "--cache-dir",
                    os.path.join(folder, "cache"), "--output-dir", os.path.join(folder, "out"), "--json", timeout=580)
     seconds = time.time() - start
     check(done.returncode == 0, f"end to end: {done.stderr[-500:]}")

@@ -113,8 +113,8 @@ void run(const std::string& name) {
   PlanRequest request;
   request.model = model.get();
   request.graph.compute = platform->compute_type(options.precision);
-  request.workload = {int64_t(lengths.size()), *std::ranges::max_element(lengths),
-                      std::accumulate(lengths.begin(), lengths.end(), int64_t{0})};
+  const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  request.workload = {int64_t(lengths.size()), *std::ranges::max_element(lengths), tokens, tokens / int64_t(lengths.size())};
   request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
   std::optional<uint64_t> budget;
   if (const char* memory = std::getenv("MEMORY")) budget = std::stoull(memory);

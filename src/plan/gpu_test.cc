@@ -65,6 +65,36 @@ TEST(GpuProfile, PlansWithoutTheCard) {
   EXPECT_TRUE(make_plan(request).fits);
 }
 
+// Texts of 512 tokens: room for 900 holds one, so layers are rather recomputed until two fit.
+TEST(GpuProfile, CountsWholeTextsInAMicroBatch) {
+  BertConfig config;
+  config.vocab_size = 1000;
+  config.hidden_size = 256;
+  config.num_hidden_layers = 12;
+  config.num_attention_heads = 4;
+  config.intermediate_size = 1024;
+  config.max_position_embeddings = 512;
+  config.labels = {"0", "1"};
+  const auto model = make_bert(config, Head::kClassifier);
+  PlanRequest request;
+  request.model = model.get();
+  request.graph.compute = DType::kBF16;
+  request.workload = {.batch_size = 32, .longest = 512, .step_tokens = 32 * 512, .mean_length = 512};
+  request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
+  complete_for_gpu(request, 0);
+  request.budget_bytes = uint64_t{1} << 40;
+  request.pinned_capacity = 900;
+  request.pinned_recompute = 0;
+  const uint64_t budget = make_plan(request).peak_bytes;
+  request.pinned_capacity.reset();
+  request.pinned_recompute.reset();
+  request.budget_bytes = budget;
+  const Plan plan = make_plan(request);
+  EXPECT_GE(plan.capacity.tokens, 1024);
+  EXPECT_GT(plan.recomputed_layers, 0);
+  EXPECT_LE(plan.peak_bytes, budget);
+}
+
 TEST(GpuProfile, UnknownNamesAreUsageErrors) { EXPECT_THROW(find_gpu_profile("abacus"), Error); }
 
 }  // namespace

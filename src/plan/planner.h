@@ -21,6 +21,7 @@ struct Workload {
   int64_t batch_size = 0;   // examples of a step
   int64_t longest = 0;      // tokens of the longest example
   int64_t step_tokens = 0;  // most tokens a step can have
+  int64_t mean_length = 1;  // tokens of an example on average: how well micro-batches fill
 };
 
 // What the process needs besides the arena.

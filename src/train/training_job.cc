@@ -132,6 +132,7 @@ Workload workload_of(const TrainingJob& job) {
   Workload workload;
   workload.batch_size = int64_t(std::min(uint64_t(job.options.batch_size), job.train->rows()));
   workload.longest = job.train->longest();
+  workload.mean_length = int64_t(job.train->tokens() / std::max<uint64_t>(1, job.train->rows()));
   if (job.validation) workload.longest = std::max<int64_t>(workload.longest, job.validation->longest());
   workload.step_tokens = int64_t(std::min(uint64_t(workload.batch_size) * uint64_t(workload.longest),
                                           std::max(job.train->tokens(), uint64_t(workload.longest))));
