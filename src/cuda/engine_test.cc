@@ -42,7 +42,7 @@ BertConfig small_config() {
   return config;
 }
 
-constexpr int64_t kBatch = 12, kLongest = 96;
+constexpr int64_t kBatch = 12, kLongest = 96, kWhole = kBatch * kLongest;
 
 Plan plan_for(const Model& model, const Variant& variant, DeviceKind kind) {
   PlanRequest request;
@@ -52,9 +52,7 @@ Plan plan_for(const Model& model, const Variant& variant, DeviceKind kind) {
   request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
   request.budget_bytes = uint64_t{1} << 40;
   request.device = {.kind = kind, .threads = num_threads()};
-  if (kind == DeviceKind::kCuda) {
-    request.process.table_bytes = [&](const Dims& capacity) { return device_tables(capacity, model.parameters(), true).bytes; };
-  }
+  if (kind == DeviceKind::kCuda) complete_for_gpu(request, 0);
   request.pinned_capacity = variant.capacity;
   request.pinned_recompute = variant.recomputed;
   return make_plan(request);
@@ -132,8 +130,6 @@ class CudaEngineTest : public testing::Test {
   std::filesystem::path cache_ = testing::TempDir() + "snug-engine-test";
 };
 
-constexpr int64_t kWhole = kBatch * kLongest;
-
 TEST_F(CudaEngineTest, TenLossesAgreeWithTheCpu) {
   SNUG_NEEDS_GPU();
   const Curve cpu = on_cpu();
@@ -158,6 +154,42 @@ TEST_F(CudaEngineTest, OtherPlansAgreeToRounding) {
     expect_close(on_gpu({kLongest, 0, compute}), whole, tolerance);
     const Curve again = on_gpu({kWhole, 3, compute});
     EXPECT_EQ(again.losses, whole.losses) << "recomputation gives the same bits";
+  }
+}
+
+// Prediction and embedding have a plan of their own, in which the factors of products exist in the compute type alone.
+TEST_F(CudaEngineTest, ScoresAndEmbeddingsAgreeWithTheCpu) {
+  SNUG_NEEDS_GPU();
+  const Gpu gpu("cuda");
+  Products products(gpu, cache_, false);
+  for (const Purpose purpose : {Purpose::kScoring, Purpose::kEmbedding}) {
+    const auto model = make_bert(small_config(), purpose == Purpose::kScoring ? Head::kClassifier : Head::kNone);
+    const auto results = [&](DeviceKind kind, DType compute) {
+      PlanRequest request;
+      request.model = model.get();
+      request.graph = {.purpose = purpose, .compute = compute};
+      request.workload = {.batch_size = kBatch, .longest = kLongest, .step_tokens = kWhole};
+      request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
+      request.budget_bytes = uint64_t{1} << 40;
+      request.device = {.kind = DeviceKind::kCpu, .threads = num_threads()};
+      if (kind == DeviceKind::kCuda) complete_for_gpu(request, 0);
+      const Plan plan = make_plan(request);
+      std::unique_ptr<Engine> engine;
+      if (kind == DeviceKind::kCuda) engine = std::make_unique<CudaEngine>(*model, plan, 5, gpu, products);
+      else engine = std::make_unique<CpuEngine>(*model, plan, 5);
+      load(*engine, *model);
+      engine->score(step_data(0, kWhole)[0].view());
+      const std::span<const float> values = engine->result();
+      return std::vector<float>(values.begin(), values.end());
+    };
+    const std::vector<float> expected = results(DeviceKind::kCpu, DType::kF32);
+    double largest = 0;
+    for (const float x : expected) largest = std::max<double>(largest, std::abs(x));
+    for (const auto& [compute, tolerance] : {std::pair{DType::kF32, 1e-4}, {DType::kBF16, 5e-2}, {DType::kF16, 1e-2}}) {
+      const std::vector<float> got = results(DeviceKind::kCuda, compute);
+      ASSERT_EQ(got.size(), expected.size());
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], tolerance * largest) << i;
+    }
   }
 }
 
@@ -206,9 +238,8 @@ TEST_F(CudaEngineTest, GoldenLossesOfPyTorch) {
   request.model = model.get();
   request.workload = {.batch_size = 7, .longest = 40, .step_tokens = 106};
   request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
-  request.process.table_bytes = [&](const Dims& capacity) { return device_tables(capacity, model->parameters(), true).bytes; };
+  complete_for_gpu(request, 0);
   request.budget_bytes = uint64_t{1} << 30;
-  request.device = {.kind = DeviceKind::kCuda};
   const Plan plan = make_plan(request);
   const Gpu gpu("cuda");
   Products products(gpu, {}, false);
