@@ -28,7 +28,7 @@ void run(const std::string& model, const std::string& file, uint64_t batch_size)
   BatchOptions batches;
   batches.batch_size = batch_size;
   batches.capacity_tokens = int64_t(batch_size) * int64_t(data.longest());
-  batches.last_step = 3 * steps_per_epoch(data.rows(), batches);
+  batches.last_step = 3 * steps_per_epoch(data.rows(), batch_size);
   BatchStream stream(data, batches);
   uint64_t tokens = 0, examples = 0;
   start = Clock::now();

@@ -59,7 +59,7 @@ class StepMaker {
   StepMaker(const Dataset& data, const BatchOptions& options)
       : data_(data),
         options_(options),
-        steps_per_epoch_(steps_per_epoch(data.rows(), options)),
+        steps_per_epoch_(steps_per_epoch(data.rows(), options.batch_size)),
         packer_(step_limits(data, options).examples),
         lengths_(step_limits(data, options).examples),
         rows_(lengths_.size()) {
@@ -158,12 +158,6 @@ void check_options(const Dataset& data, const BatchOptions& options) {
          "{}: its longest text has {} tokens, a micro-batch only {}; use a smaller --max-length",
          data.source().string(), data.longest(), options.capacity_tokens);
   }
-  if (steps_per_epoch(data.rows(), options) == 0) {
-    fail(ErrorKind::kInput,
-         "{}: {} rows are less than one batch of {}, and the last partial batch is "
-         "dropped; use a smaller batch or keep it",
-         data.source().string(), data.rows(), options.batch_size);
-  }
 }
 
 }  // namespace
@@ -182,10 +176,7 @@ Batch MicroBatch::view() const {
           .by_id = nullptr};
 }
 
-uint64_t steps_per_epoch(uint64_t rows, const BatchOptions& options) {
-  const uint64_t whole = rows / options.batch_size;
-  return whole + (!options.drop_last && rows % options.batch_size != 0);
-}
+uint64_t steps_per_epoch(uint64_t rows, uint64_t batch_size) { return (rows + batch_size - 1) / batch_size; }
 
 Packer::Packer(size_t max_sequences) {
   for (auto* array : {&sorted_, &bin_of_, &order_, &bin_sizes_, &bin_ends_}) {

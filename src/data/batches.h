@@ -19,7 +19,6 @@ struct BatchOptions {
   uint64_t batch_size = 8;                 // examples per step
   int64_t capacity_tokens = 0;             // of a micro-batch; no example may be longer
   bool shuffle = true;                     // false: in the order of the file, for evaluation
-  bool drop_last = false;                  // leave out the smaller last batch of an epoch
   int depth = 2;                           // steps ready ahead of the one being used
   uint64_t first_step = 0, last_step = 0;  // [first, last): the stream ends before last_step
 };
@@ -43,7 +42,7 @@ struct StepBatch {
 };
 
 // The last batch of an epoch may be smaller than the others.
-uint64_t steps_per_epoch(uint64_t rows, const BatchOptions& options);
+uint64_t steps_per_epoch(uint64_t rows, uint64_t batch_size);
 
 // Packs sequences of these lengths into as few bins of `capacity` as first-fit decreasing finds;
 // ties keep their order. Entries of no length are left out. Scratch is kept between calls.

@@ -8,6 +8,18 @@
 namespace snug {
 namespace {
 
+std::unique_ptr<Model> bert(int64_t words, int64_t hidden) {
+  BertConfig config;
+  config.vocab_size = words;
+  config.hidden_size = hidden;
+  config.num_hidden_layers = 12;
+  config.num_attention_heads = hidden / 64;
+  config.intermediate_size = 4 * hidden;
+  config.max_position_embeddings = 512;
+  config.labels = {"0", "1"};
+  return make_bert(config, Head::kClassifier);
+}
+
 TEST(Buckets, CoverEveryCapacity) {
   for (const int64_t capacity : {1, 40, 127, 128, 129, 2112, 16384, 100000}) {
     const std::vector<int64_t> sizes = bucket_sizes(capacity);
@@ -32,15 +44,7 @@ TEST(DeviceTables, PartsDoNotOverlap) {
 
 // BERT-base for a card that is not here: 16 bytes a parameter, 2 more for the copies, and it fits 8 GB but not 2.
 TEST(GpuProfile, PlansWithoutTheCard) {
-  BertConfig config;
-  config.vocab_size = 30522;
-  config.hidden_size = 768;
-  config.num_hidden_layers = 12;
-  config.num_attention_heads = 12;
-  config.intermediate_size = 3072;
-  config.max_position_embeddings = 512;
-  config.labels = {"0", "1"};
-  const auto model = make_bert(config, Head::kClassifier);
+  const auto model = bert(30522, 768);
   const GpuProfile card = find_gpu_profile("rtx3070");
   PlanRequest request;
   request.model = model.get();
@@ -67,15 +71,7 @@ TEST(GpuProfile, PlansWithoutTheCard) {
 
 // Texts of 512 tokens: room for 900 holds one, so layers are rather recomputed until two fit.
 TEST(GpuProfile, CountsWholeTextsInAMicroBatch) {
-  BertConfig config;
-  config.vocab_size = 1000;
-  config.hidden_size = 256;
-  config.num_hidden_layers = 12;
-  config.num_attention_heads = 4;
-  config.intermediate_size = 1024;
-  config.max_position_embeddings = 512;
-  config.labels = {"0", "1"};
-  const auto model = make_bert(config, Head::kClassifier);
+  const auto model = bert(1000, 256);
   PlanRequest request;
   request.model = model.get();
   request.graph.compute = DType::kBF16;

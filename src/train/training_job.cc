@@ -98,7 +98,7 @@ BertConfig with_dropout(const TrainOptions& options, BertConfig config) {
 
 void set_schedule(TrainingJob& job) {
   const TrainOptions& o = job.options;
-  job.steps_per_epoch = steps_per_epoch(job.train->rows(), {.batch_size = uint64_t(o.batch_size)});
+  job.steps_per_epoch = steps_per_epoch(job.train->rows(), uint64_t(o.batch_size));
   job.total_steps = o.max_steps > 0 ? uint64_t(o.max_steps)
                                     : uint64_t(std::ceil(o.num_train_epochs * double(job.steps_per_epoch)));
   job.schedule.kind = parse_schedule(o.lr_scheduler_type);

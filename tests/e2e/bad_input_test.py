@@ -193,7 +193,7 @@ class BadInput(SnugTest):
         changes = {"42 unknown normalizer": (("normalizer", "type"), "Magic", "Magic"),
                    "42 unknown pre-tokenizer": (("pre_tokenizer", "type"), "Magic", "Magic"),
                    "42 unknown model": (("model", "type"), "Magic", "Magic"),
-                   "43 a merge list that is none": (("model", "continuing_subword_prefix"), 7, "continuing_subword_prefix"),
+                   "42 a prefix that is no text": (("model", "continuing_subword_prefix"), 7, "continuing_subword_prefix"),
                    "41 id twice": (("model", "vocab", "[CLS]"), 1, "[CLS]"),
                    "41 id gap": (("model", "vocab", "[MASK]"), 10**6, "1000000")}
         for name, (path, value, words) in changes.items():
