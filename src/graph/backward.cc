@@ -83,7 +83,7 @@ GradientWriter::Target BackwardPass::gradient_for(ValueId x) {
   Value gradient = graph_.value(x);
   gradient.name = "d(" + gradient.name + ")";
   gradient.trainable = false;
-  const bool parameter = gradient.storage == Storage::kParameter;
+  const bool parameter = gradient.slot >= 0;  // or a copy of one
   if (parameter) {
     gradient.storage = Storage::kGradient;
     gradient.desc.dtype = DType::kF32;  // sums over micro-batches
@@ -96,7 +96,8 @@ GradientWriter::Target BackwardPass::gradient_for(ValueId x) {
 
 bool BackwardPass::recomputed(ValueId v) const {
   if (size_t(v) >= producer_.size() || producer_[size_t(v)] < 0 || read_elsewhere_[size_t(v)]) return false;
-  return graph_.nodes_[size_t(producer_[size_t(v)])].segment == segment_ && recompute_[size_t(segment_)];
+  const Node& producer = graph_.nodes_[size_t(producer_[size_t(v)])];
+  return producer.segment == segment_ && (recompute_[size_t(segment_)] || producer.op->always_repeated());
 }
 
 ValueId BackwardPass::saved(ValueId v) { return v != kNoValue && recomputed(v) ? clone_of(v) : v; }
@@ -145,7 +146,7 @@ void BackwardPass::run() {
       const Node node = graph_.nodes_[size_t(n)];
       if (node.segment == segment_) node.op->backward(node, *this);
     }
-    if (recompute_[size_t(segment_)]) emit_recomputation(segment_);
+    emit_recomputation(segment_);
     for (Node& node : pending_) graph_.nodes_.push_back(std::move(node));
     pending_.clear();
     clones_.clear();

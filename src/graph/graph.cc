@@ -9,6 +9,8 @@ int64_t TensorDesc::row_count(const Dims& dims) const {
     case Rows::kFixed: return rows;
     case Rows::kTokens: return dims.tokens;
     case Rows::kSequences: return dims.sequences;
+    case Rows::kTargets: return dims.targets;
+    case Rows::kCache: return dims.sequences * dims.longest;
   }
   return rows;
 }
@@ -27,6 +29,11 @@ ValueId Graph::add_parameter(std::string name, TensorDesc desc, int slot, bool t
   return ValueId(values_.size() - 1);
 }
 
+ValueId Graph::add_copy(std::string name, TensorDesc desc, ValueId parameter) {
+  values_.push_back({std::move(name), desc, Storage::kTransient, value(parameter).slot, false});
+  return ValueId(values_.size() - 1);
+}
+
 ValueId Graph::add_scalar(std::string name, DType dtype) {
   values_.push_back({std::move(name), {.dtype = dtype}, Storage::kScalar, scalars_++, false});
   return ValueId(values_.size() - 1);
@@ -42,6 +49,8 @@ void Graph::add_node(OpPtr op, std::vector<ValueId> inputs, std::vector<ValueId>
 void Graph::seed_gradient(ValueId value, ValueId gradient) { seeds_.emplace_back(value, gradient); }
 
 void Graph::keep(ValueId value) { kept_.push_back(value); }
+
+void Graph::hold(ValueId value) { held_.push_back(value); }
 
 void Graph::drop_nodes(const std::vector<bool>& dropped) {
   std::vector<Node> kept;

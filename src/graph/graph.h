@@ -22,7 +22,7 @@ struct Value {
   std::string name;
   TensorDesc desc;
   Storage storage = Storage::kTransient;
-  int slot = -1;
+  int slot = -1;           // of a transient: the parameter it is a copy of
   bool trainable = false;  // parameters only: a gradient is wanted
 };
 
@@ -30,6 +30,8 @@ class Graph {
  public:
   ValueId add_value(std::string name, TensorDesc desc);
   ValueId add_parameter(std::string name, TensorDesc desc, int slot, bool trainable);
+  // A copy of a parameter in another type; its gradient is the parameter's.
+  ValueId add_copy(std::string name, TensorDesc desc, ValueId parameter);
   ValueId add_scalar(std::string name, DType dtype);
 
   // Later nodes belong to this unit of recomputation.
@@ -40,6 +42,8 @@ class Graph {
 
   // A value the caller reads after the run (logits, embeddings): it lives to the end of the graph.
   void keep(ValueId value);
+  // A value whose contents stay from one run to the next: nothing else ever takes its place.
+  void hold(ValueId value);
 
   // For rewrites of a finished graph.
   Node& node(size_t index) { return nodes_[index]; }
@@ -49,6 +53,7 @@ class Graph {
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<std::string>& segments() const { return segments_; }
   const std::vector<ValueId>& kept() const { return kept_; }
+  const std::vector<ValueId>& held() const { return held_; }
   const Value& value(ValueId id) const { return values_[size_t(id)]; }
   int scalars() const { return scalars_; }
 
@@ -58,7 +63,7 @@ class Graph {
   std::vector<Value> values_;
   std::vector<Node> nodes_;
   std::vector<std::string> segments_;
-  std::vector<ValueId> kept_;
+  std::vector<ValueId> kept_, held_;
   std::vector<std::pair<ValueId, ValueId>> seeds_;
   int scalars_ = 0;
 };

@@ -19,6 +19,7 @@ struct Dims {
   int64_t tokens = 0;     // sum of the sequences' lengths
   int64_t sequences = 0;  // number of packed sequences
   int64_t longest = 0;    // tokens of the longest sequence
+  int64_t targets = 0;    // tokens whose next or masked word is to be predicted; 0 where that is not the task
 };
 
 // What a plan is made for.
@@ -29,7 +30,13 @@ struct Device {
 };
 
 // What the rows of a tensor count.
-enum class Rows : uint8_t { kFixed, kTokens, kSequences };
+enum class Rows : uint8_t {
+  kFixed,
+  kTokens,
+  kSequences,
+  kTargets,
+  kCache,  // sequences * longest of the capacity, whatever the micro-batch: keys and values of generation
+};
 
 struct TensorDesc {
   DType dtype = DType::kF32;
@@ -60,8 +67,12 @@ struct Batch {
   const int32_t* type_ids = nullptr;   // [tokens] segment: 0 first text, 1 second text
   const int32_t* row_of = nullptr;     // [tokens] which sequence a token belongs to
   const int32_t* starts = nullptr;     // [sequences + 1]
-  const int32_t* labels = nullptr;     // [sequences] class index, or -1 where there is none
-  const uint64_t* samples = nullptr;   // [sequences] ordinal of the example in the run; names its dropout masks
+  const int32_t* labels = nullptr;     // [sequences] class index, or -1 where there is none; in generation the number of
+                                       // the text, which its draws are counted by
+  const uint64_t* samples = nullptr;   // [sequences] ordinal of the example in the run: names its dropout masks, and in
+                                       // generation its place in the cache
+  const int32_t* target_rows = nullptr;  // [targets] the tokens whose states predict, ascending
+  const int32_t* target_ids = nullptr;   // [targets] what they are to predict; absent in generation
   const int32_t* by_id = nullptr;      // [tokens] tokens ordered by id, then by place; only on devices
 };
 
@@ -106,6 +117,8 @@ class Op {
   // On the CPU; src/cuda/ holds the kernels for the other device. Kernels allocate nothing, synchronise nothing, log
   // nothing.
   virtual void run(const Call& call) const = 0;
+  // Its outputs are made again in backward instead of being kept, whatever is recomputed: it costs next to nothing.
+  virtual bool always_repeated() const { return false; }
   // Writes the nodes that compute the gradients of `node`'s inputs. Ops without gradient leave it.
   virtual void backward(const Node& node, GradientWriter& writer) const {
     (void)node, (void)writer;

@@ -16,4 +16,29 @@ constexpr size_t column_sum_bytes(int64_t cols, int64_t sums) {
   return size_t(kColumnSumPieces * cols * sums) * sizeof(float);
 }
 
+// The workspace of a language model's head and loss (ops/vocabulary_loss.h), as offsets from its beginning. Rows of the
+// logits are padded to whole chunks of memory, which products of odd vocabularies need to be fast.
+struct VocabularyLossWorkspace {
+  static constexpr int64_t kAlign = 256;
+
+  int64_t row_stride = 0;  // elements from one row of logits to the next
+  size_t logits = 0;       // [chunk, row_stride] in the compute type
+  size_t losses = 0;       // [chunk] fp64
+  size_t column_sums = 0;  // of the bias's gradient, where it is wanted
+  size_t products = 0;     // kProductWorkspaceBytes
+  size_t bytes = 0;
+
+  constexpr VocabularyLossWorkspace(int64_t chunk, int64_t vocabulary, size_t element_bytes, bool bias_gradient) {
+    const auto take = [this](size_t& at, size_t size) {
+      at = bytes;
+      bytes += (size + kAlign - 1) / kAlign * kAlign;
+    };
+    row_stride = (vocabulary + 63) / 64 * 64;
+    take(logits, size_t(chunk * row_stride) * element_bytes);
+    take(losses, size_t(chunk) * sizeof(double));
+    take(column_sums, bias_gradient ? column_sum_bytes(vocabulary, 1) : 0);
+    take(products, kProductWorkspaceBytes);
+  }
+};
+
 }  // namespace snug

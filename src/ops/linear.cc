@@ -132,6 +132,7 @@ namespace {
 HWY_EXPORT(BiasActivation);
 HWY_EXPORT(EpilogueGradient);
 
+// A weight stored [in, out] is the transpose of one stored [out, in]: each product becomes another of the three.
 ProductDims product_dims(const Tensor& y, const Tensor& w) { return {y.rows, w.cols, w.rows}; }
 
 size_t product_workspace(const Sizing& sizing) {
@@ -159,20 +160,24 @@ void LinearEpilogueGradient::run(const Call& call) const {
 
 void LinearWeightGradient::run(const Call& call) const {
   const Tensor &dy = call.in[0], &x = call.in[1], &dw = call.out[0];
-  product_tn(product_dims(dy, dw), dy.f32(), x.f32(), dw.f32());
+  const bool swapped = layout == WeightLayout::kInOut;
+  product_tn(product_dims(dy, dw), (swapped ? x : dy).f32(), (swapped ? dy : x).f32(), dw.f32());
 }
 
 void LinearInputGradient::run(const Call& call) const {
   const Tensor &dy = call.in[0], &w = call.in[1];
-  product_nn(product_dims(dy, w), dy.f32(), w.f32(), call.out[0].f32(),
-             accumulate ? Write::kAdd : Write::kOverwrite);
+  const auto product = layout == WeightLayout::kOutIn ? product_nn : product_nt;
+  product(product_dims(dy, w), dy.f32(), w.f32(), call.out[0].f32(),
+          accumulate ? Write::kAdd : Write::kOverwrite);
 }
 
 void Linear::run(const Call& call) const {
   const Tensor &x = call.in[0], &w = call.in[1], &b = call.in[2], &y = call.out[0];
-  SNUG_CHECK(x.cols == w.cols && y.cols == w.rows && x.rows == y.rows);
+  const bool out_in = spec.layout == WeightLayout::kOutIn;
+  SNUG_CHECK(x.cols == (out_in ? w.cols : w.rows) && y.cols == (out_in ? w.rows : w.cols) && x.rows == y.rows);
   float* const pre = call.out.size() > 1 ? call.out[1].f32() : nullptr;
-  product_nt(product_dims(y, w), x.f32(), w.f32(), pre ? pre : y.f32(), Write::kOverwrite);
+  const auto product = out_in ? product_nt : product_nn;
+  product(product_dims(y, w), x.f32(), w.f32(), pre ? pre : y.f32(), Write::kOverwrite);
   if (!b && spec.activation == Activation::kNone) return;
   over_ranges(y.rows, 1, [&](int64_t begin, int64_t end) {
     const int64_t skip = begin * y.cols;
@@ -198,9 +203,9 @@ void Linear::backward(const Node& node, GradientWriter& writer) const {
   }
   // The weight gradient first: it is the last to read x, whose memory dx may then take.
   if (dw)
-    writer.emit(std::make_shared<LinearWeightGradient>(), {dy, writer.saved(x)}, {dw.value});
+    writer.emit(std::make_shared<LinearWeightGradient>(spec.layout), {dy, writer.saved(x)}, {dw.value});
   if (dx) {
-    writer.emit(std::make_shared<LinearInputGradient>(dx.accumulate), {dy, writer.saved(w)}, {dx.value});
+    writer.emit(std::make_shared<LinearInputGradient>(dx.accumulate, spec.layout), {dy, writer.saved(w)}, {dx.value});
   }
 }
 

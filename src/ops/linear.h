@@ -1,4 +1,4 @@
-// y = activation(x · wᵀ + b). The product is OpenBLAS's; bias and activation are one pass behind
+// y = activation(x · wᵀ + b), or x · w where the weight is stored so. The product is OpenBLAS's; bias and activation are one pass behind
 // it. Backward works in the buffer of dy: the activation's gradient replaces it before the products
 // read it.
 #pragma once
@@ -17,11 +17,15 @@ constexpr bool keeps_pre_activation(Activation activation) {
          activation == Activation::kRelu;
 }
 
+// How a weight lies in memory, which is as in the files: PyTorch's Linear, or GPT-2's Conv1D.
+enum class WeightLayout : uint8_t { kOutIn, kInOut };
+
 struct LinearSpec {
   Activation activation = Activation::kNone;
+  WeightLayout layout = WeightLayout::kOutIn;
 };
 
-// inputs {x[rows, in], w[out, in], b[1, out] (optional)}
+// inputs {x[rows, in], w[out, in] or w[in, out], b[1, out] (optional)}
 // outputs {y[rows, out], pre[rows, out] if keeps_pre_activation()}; pre may be absent where no
 // gradient is wanted
 OpPtr linear(const LinearSpec& spec);
@@ -43,20 +47,25 @@ class LinearEpilogueGradient final : public Op {
 // inputs {dy, x}; outputs {dw (+=)}
 class LinearWeightGradient final : public Op {
  public:
+  explicit LinearWeightGradient(WeightLayout layout = WeightLayout::kOutIn) : layout(layout) {}
   std::string_view name() const override { return "linear_weight_gradient"; }
   size_t workspace_bytes(const Sizing& sizing) const override;
   void run(const Call& call) const override;
+
+  const WeightLayout layout;
 };
 
 // inputs {dy, w}; outputs {dx (= or +=)}
 class LinearInputGradient final : public Op {
  public:
-  explicit LinearInputGradient(bool accumulate) : accumulate(accumulate) {}
+  explicit LinearInputGradient(bool accumulate, WeightLayout layout = WeightLayout::kOutIn)
+      : accumulate(accumulate), layout(layout) {}
   std::string_view name() const override { return "linear_input_gradient"; }
   size_t workspace_bytes(const Sizing& sizing) const override;
   void run(const Call& call) const override;
 
   const bool accumulate;
+  const WeightLayout layout;
 };
 
 class Linear final : public Op {

@@ -1,0 +1,163 @@
+#include "ops/vocabulary_loss.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/vocabulary_loss.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <cmath>
+#include <limits>
+
+#include "ops/columns-inl.h"
+#include "ops/math-inl.h"
+#include "ops/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace snug::HWY_NAMESPACE {
+
+// One row of logits (without the bias b, which may be null): returns -log p(target). With `scale`
+// not zero the row becomes (p - onehot) * scale. Sums of exponentials are taken in strips, which
+// are added in fp64.
+double VocabularyLossRow(float* logits, const float* b, size_t vocabulary, int32_t target,
+                         float scale) {
+  constexpr size_t kStrip = 1024;
+  const FloatTag d;
+  FloatVector highest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  bool defined = true;
+  over_row(vocabulary, [&](size_t i, auto access) HWY_ATTR {
+    FloatVector x = access.load(d, logits + i);
+    if (b) {
+      x = hn::Add(x, access.load(d, b + i));
+      access.store(x, d, logits + i);
+    }
+    // Absent lanes are zero; their own first lane stands in for them.
+    const FloatVector all = hn::IfThenElse(hn::Eq(access.present(d, hn::Set(d, 1.0f)), hn::Zero(d)),
+                                           hn::Set(d, hn::GetLane(x)), x);
+    defined = defined && hn::AllTrue(d, hn::Eq(all, all));
+    highest = hn::Max(highest, all);
+  });
+  if (!defined) return std::numeric_limits<double>::quiet_NaN();
+  const float max = hn::GetLane(hn::MaxOfLanes(d, highest));
+  const double at_target = logits[target];
+  double sum = 0.0;
+  for (size_t strip = 0; strip < vocabulary; strip += kStrip) {
+    FloatVector part = hn::Zero(d);
+    over_row(std::min(kStrip, vocabulary - strip), [&](size_t i, auto access) HWY_ATTR {
+      float* const at = logits + strip + i;
+      const FloatVector e = vector_exp(hn::Sub(access.load(d, at), hn::Set(d, max)));
+      part = hn::Add(part, access.present(d, e));
+      if (scale != 0.0f) access.store(e, d, at);
+    });
+    sum += double(sum_of_lanes(part));
+  }
+  if (scale != 0.0f) {
+    const FloatVector factor = hn::Set(d, float(double(scale) / sum));
+    over_row(vocabulary, [&](size_t i, auto access) HWY_ATTR {
+      access.store(hn::Mul(access.load(d, logits + i), factor), d, logits + i);
+    });
+    logits[target] -= scale;
+  }
+  return std::log(sum) + (double(max) - at_target);  // the difference first: max may be huge
+}
+
+// db[begin, end) += sums over rows of dlogits.
+void VocabularyBiasGradient(const float* dlogits, int64_t rows, size_t vocabulary, size_t begin,
+                            size_t end, float* db) {
+  const FloatTag d;
+  add_column_sums(rows, begin, end, db, nullptr,
+                  [&](int64_t row, size_t i, auto access, FloatVector& sum, FloatVector&) HWY_ATTR {
+                    sum = access.load(d, dlogits + size_t(row) * vocabulary + i);
+                  });
+}
+
+}  // namespace snug::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "core/error.h"
+#include "ops/cuda_workspace.h"
+#include "ops/parallel.h"
+#include "ops/products.h"
+
+namespace snug {
+namespace {
+
+HWY_EXPORT(VocabularyLossRow);
+HWY_EXPORT(VocabularyBiasGradient);
+
+size_t workspace(const Sizing& sizing, int64_t chunk, bool bias_gradient) {
+  const int64_t rows = std::min(chunk, sizing.dims.targets), vocabulary = sizing.in[1].rows;
+  if (sizing.device.kind == DeviceKind::kCuda) {
+    return VocabularyLossWorkspace(rows, vocabulary, dtype_bytes(sizing.in[0].dtype), bias_gradient).bytes;
+  }
+  return size_t(rows) * (size_t(vocabulary) * sizeof(float) + sizeof(double));
+}
+
+struct Gradients {
+  Tensor dx, dw, db;  // each optional
+};
+
+void run_chunks(const Call& call, int64_t chunk, const Gradients& gradients, bool with_gradient) {
+  const Tensor &x = call.in[0], &w = call.in[1], &loss = call.out[0];
+  const float* const b = call.in.size() > 2 ? call.in[2].f32() : nullptr;
+  const int64_t vocabulary = w.rows, most = std::min(chunk, x.rows);
+  SNUG_CHECK(x.cols == w.cols && loss.dtype == DType::kF64);
+  auto* const losses = reinterpret_cast<double*>(call.workspace.data());
+  auto* const logits = reinterpret_cast<float*>(losses + most);
+  const float scale = with_gradient ? call.step->loss_scale : 0.0f;
+  double total = 0.0;
+  for (int64_t first = 0; first < x.rows; first += chunk) {
+    const int64_t rows = std::min(chunk, x.rows - first);
+    const ProductDims dims = {rows, x.cols, vocabulary};
+    const float* const x_chunk = x.f32() + first * x.cols;
+    product_nt(dims, x_chunk, w.f32(), logits, Write::kOverwrite);
+    over_ranges(rows, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int32_t target = call.batch->target_ids[first + row];
+        SNUG_CHECK(target >= 0 && target < vocabulary);
+        losses[row] = HWY_DYNAMIC_DISPATCH(VocabularyLossRow)(logits + row * vocabulary, b, size_t(vocabulary), target, scale);
+      }
+    });
+    for (int64_t row = 0; row < rows; ++row) total += losses[row];
+    if (gradients.dx) product_nn(dims, logits, w.f32(), gradients.dx.f32() + first * x.cols, Write::kOverwrite);
+    if (gradients.dw) product_tn(dims, logits, x_chunk, gradients.dw.f32());
+    if (gradients.db) {
+      over_ranges(vocabulary, kColumnGrain, [&](int64_t begin, int64_t end) {
+        HWY_DYNAMIC_DISPATCH(VocabularyBiasGradient)(logits, rows, size_t(vocabulary), size_t(begin), size_t(end), gradients.db.f32());
+      });
+    }
+  }
+  *static_cast<double*>(loss.data) += double(call.step->loss_scale) * total;
+}
+
+}  // namespace
+
+size_t VocabularyLossGradient::workspace_bytes(const Sizing& sizing) const {
+  return workspace(sizing, chunk, sizing.out[3].cols > 0);
+}
+
+void VocabularyLossGradient::run(const Call& call) const {
+  run_chunks(call, chunk, {call.out[1], call.out[2], call.out[3]}, /*with_gradient=*/true);
+}
+
+size_t VocabularyLoss::workspace_bytes(const Sizing& sizing) const {
+  return spec.with_gradient ? 0 : workspace(sizing, spec.chunk, false);
+}
+
+void VocabularyLoss::run(const Call& call) const {
+  if (!spec.with_gradient) run_chunks(call, spec.chunk, {}, /*with_gradient=*/false);
+}
+
+void VocabularyLoss::backward(const Node& node, GradientWriter& writer) const {
+  const ValueId x = node.inputs[0], w = node.inputs[1], b = node.inputs[2];
+  const auto dx = writer.gradient_for(x), dw = writer.gradient_for(w);
+  const auto db = b == kNoValue ? GradientWriter::Target() : writer.gradient_for(b);
+  SNUG_CHECK(!dx.accumulate);  // the head is the only one to read its input
+  writer.emit(std::make_shared<VocabularyLossGradient>(spec.chunk), {writer.saved(x), writer.saved(w), b == kNoValue ? b : writer.saved(b)},
+              {node.outputs[0], dx.value, dw.value, db.value});
+}
+
+OpPtr vocabulary_loss(const VocabularyLossSpec& spec) { return std::make_shared<VocabularyLoss>(spec); }
+
+}  // namespace snug
+#endif  // HWY_ONCE

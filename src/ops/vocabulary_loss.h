@@ -1,0 +1,46 @@
+// The head of a language model and its loss: softmax and cross-entropy of x · wᵀ + b over the whole vocabulary, chunk by
+// chunk of target rows, so that no more than chunk x vocabulary logits ever exist. In training one pass computes loss
+// and gradients while a chunk's logits are there; it stands where backward begins, and the forward node only marks the
+// place.
+#pragma once
+
+#include <cstdint>
+
+#include "graph/op.h"
+
+namespace snug {
+
+struct VocabularyLossSpec {
+  int64_t chunk = 1;          // target rows at once
+  bool with_gradient = false;  // training: see above
+};
+
+// inputs {x[targets, hidden], w[vocabulary, hidden], b[1, vocabulary] (optional)}
+// outputs {loss[1, 1] fp64, += loss_scale * sum of -log p(target)}
+OpPtr vocabulary_loss(const VocabularyLossSpec& spec);
+
+// The operators by name, for their kernels on other devices.
+
+// inputs {x, w, b (optional)}; outputs {loss (+=), dx (=, optional), dw (+=, optional), db (+=, optional)}
+class VocabularyLossGradient final : public Op {
+ public:
+  explicit VocabularyLossGradient(int64_t chunk) : chunk(chunk) {}
+  std::string_view name() const override { return "vocabulary_loss_gradient"; }
+  size_t workspace_bytes(const Sizing& sizing) const override;
+  void run(const Call& call) const override;
+
+  const int64_t chunk;
+};
+
+class VocabularyLoss final : public Op {
+ public:
+  explicit VocabularyLoss(const VocabularyLossSpec& spec) : spec(spec) {}
+  std::string_view name() const override { return "vocabulary_loss"; }
+  size_t workspace_bytes(const Sizing& sizing) const override;
+  void run(const Call& call) const override;
+  void backward(const Node& node, GradientWriter& writer) const override;
+
+  const VocabularyLossSpec spec;
+};
+
+}  // namespace snug
