@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <span>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -24,30 +25,72 @@ constexpr ActivationName kActivations[] = {{"gelu", HiddenAct::kGelu},
 
 struct IntegerField {
   const char* name;
-  int64_t BertConfig::* member;
+  int64_t ModelConfig::* member;
   int64_t min, max;
-  bool required;  // the others keep the default of BertConfig, which is transformers'
+  bool required;  // the others keep the family's default, which is transformers'
 };
-constexpr IntegerField kIntegers[] = {
-    {"vocab_size", &BertConfig::vocab_size, 1, 10'000'000, true},
-    {"hidden_size", &BertConfig::hidden_size, 1, 65'536, true},
-    {"num_hidden_layers", &BertConfig::num_hidden_layers, 1, 1'000, true},
-    {"num_attention_heads", &BertConfig::num_attention_heads, 1, 1'024, true},
-    {"intermediate_size", &BertConfig::intermediate_size, 1, 1'048'576, true},
-    {"max_position_embeddings", &BertConfig::max_position_embeddings, 1, 1'000'000, true},
-    {"type_vocab_size", &BertConfig::type_vocab_size, 1, 1'024, false},
-    {"pad_token_id", &BertConfig::pad_token_id, 0, 10'000'000, false}};
+constexpr IntegerField kEncoderIntegers[] = {
+    {"vocab_size", &ModelConfig::vocab_size, 1, 10'000'000, true},
+    {"hidden_size", &ModelConfig::hidden_size, 1, 65'536, true},
+    {"num_hidden_layers", &ModelConfig::num_hidden_layers, 1, 1'000, true},
+    {"num_attention_heads", &ModelConfig::num_attention_heads, 1, 1'024, true},
+    {"intermediate_size", &ModelConfig::intermediate_size, 1, 1'048'576, true},
+    {"max_position_embeddings", &ModelConfig::max_position_embeddings, 1, 1'000'000, true},
+    {"type_vocab_size", &ModelConfig::type_vocab_size, 1, 1'024, false},
+    {"pad_token_id", &ModelConfig::pad_token_id, 0, 10'000'000, false}};
+constexpr IntegerField kGpt2Integers[] = {
+    {"vocab_size", &ModelConfig::vocab_size, 1, 10'000'000, true},
+    {"n_embd", &ModelConfig::hidden_size, 1, 65'536, true},
+    {"n_layer", &ModelConfig::num_hidden_layers, 1, 1'000, true},
+    {"n_head", &ModelConfig::num_attention_heads, 1, 1'024, true},
+    {"n_inner", &ModelConfig::intermediate_size, 1, 1'048'576, false},
+    {"n_positions", &ModelConfig::max_position_embeddings, 1, 1'000'000, true}};
 
 struct RealField {
   const char* name;
-  double BertConfig::* member;
+  double ModelConfig::* member;
   double min, below;
 };
-constexpr RealField kReals[] = {
-    {"hidden_dropout_prob", &BertConfig::hidden_dropout, 0, 1},
-    {"attention_probs_dropout_prob", &BertConfig::attention_dropout, 0, 1},
-    {"initializer_range", &BertConfig::initializer_range, 0, 100},
-    {"layer_norm_eps", &BertConfig::layer_norm_eps, 1e-30, 1}};
+constexpr RealField kEncoderReals[] = {
+    {"hidden_dropout_prob", &ModelConfig::hidden_dropout, 0, 1},
+    {"attention_probs_dropout_prob", &ModelConfig::attention_dropout, 0, 1},
+    {"initializer_range", &ModelConfig::initializer_range, 0, 100},
+    {"layer_norm_eps", &ModelConfig::layer_norm_eps, 1e-30, 1}};
+constexpr RealField kGpt2Reals[] = {
+    {"embd_pdrop", &ModelConfig::embedding_dropout, 0, 1},
+    {"resid_pdrop", &ModelConfig::hidden_dropout, 0, 1},
+    {"attn_pdrop", &ModelConfig::attention_dropout, 0, 1},
+    {"initializer_range", &ModelConfig::initializer_range, 0, 100},
+    {"layer_norm_epsilon", &ModelConfig::layer_norm_eps, 1e-30, 1}};
+
+// How a family writes its configuration.
+struct FamilyNames {
+  Family family;
+  const char *model_type, *class_prefix, *activation;
+  std::span<const IntegerField> integers;
+  std::span<const RealField> reals;
+};
+constexpr FamilyNames kFamilies[] = {
+    {Family::kBert, "bert", "Bert", "hidden_act", kEncoderIntegers, kEncoderReals},
+    {Family::kRoberta, "roberta", "Roberta", "hidden_act", kEncoderIntegers, kEncoderReals},
+    {Family::kGpt2, "gpt2", "GPT2", "activation_function", kGpt2Integers, kGpt2Reals}};
+
+const FamilyNames& names_of(Family family) {
+  return *std::ranges::find(kFamilies, family, &FamilyNames::family);
+}
+
+ModelConfig defaults(Family family) {
+  ModelConfig config;
+  config.family = family;
+  if (family == Family::kRoberta) config.pad_token_id = 1;
+  if (family == Family::kGpt2) {
+    config.type_vocab_size = 0;
+    config.pad_token_id = -1;
+    config.hidden_act = HiddenAct::kGeluTanh;
+    config.layer_norm_eps = 1e-5;
+  }
+  return config;
+}
 
 // One value as it may stand in a message.
 std::string shown(const Json& value) {
@@ -63,11 +106,20 @@ class ConfigReader {
   ConfigReader(const Json& document, std::string_view origin)
       : document_(document), origin_(origin) {}
 
-  BertConfig read() {
-    check_model_type();
+  ModelConfig read() {
+    read_architectures();
+    names_ = &names_of(read_family());
+    const Family family = names_->family;
+    std::vector<std::string> architectures = std::move(config_.architectures);
+    config_ = defaults(family);
+    config_.architectures = std::move(architectures);
     check_unsupported();
-    for (const IntegerField& field : kIntegers) read_integer(field);
-    for (const RealField& field : kReals) read_real(field);
+    for (const IntegerField& field : names_->integers) read_integer(field);
+    for (const RealField& field : names_->reals) read_real(field);
+    if (family != Family::kGpt2) config_.embedding_dropout = config_.hidden_dropout;
+    if (config_.intermediate_size == 0) config_.intermediate_size = 4 * config_.hidden_size;
+    read_eos();
+    if (const Json* tied = value_of("tie_word_embeddings")) config_.tie_word_embeddings = *tied != false;
     read_classifier_dropout();
     read_activation();
     check_sizes();
@@ -96,19 +148,30 @@ class ConfigReader {
     return value->get<std::string>();
   }
 
-  void check_model_type() {
-    read_architectures();
+  Family read_family() const {
     const std::string type = string_of("model_type");
-    if (!type.empty() && type != "bert") {
-      bad("model_type is {}, supported: \"bert\"", shown(Json(type)));
+    if (!type.empty()) {
+      if (const auto family = find_family(type)) return *family;
+      bad("model_type is {}, supported: \"bert\", \"roberta\", \"gpt2\"", shown(Json(type)));
     }
     // BERT's own first configurations name neither; other families of that time name their
     // architecture.
-    if (!type.empty() || config_.architectures.empty()) return;
-    if (const std::string& first = config_.architectures[0]; !first.starts_with("Bert")) {
-      bad("architectures names {} and model_type is missing, supported: \"bert\"",
-          shown(Json(first)));
+    if (config_.architectures.empty()) return document_.contains("n_embd") ? Family::kGpt2 : Family::kBert;
+    const std::string& first = config_.architectures[0];
+    for (const FamilyNames& names : kFamilies) {
+      if (first.starts_with(names.class_prefix)) return names.family;
     }
+    bad("architectures names {} and model_type is missing, supported: \"bert\", \"roberta\", \"gpt2\"",
+        shown(Json(first)));
+  }
+
+  // Some files list several; the first is the one that ends a text.
+  void read_eos() {
+    const Json* value = value_of("eos_token_id");
+    if (value == nullptr) return;
+    if (value->is_array() && !value->empty()) value = &value->front();
+    const bool in_range = value->is_number_integer() && *value >= 0 && *value < config_.vocab_size;
+    if (in_range) config_.eos_token_id = value->get<int64_t>();
   }
 
   void read_architectures() {
@@ -129,9 +192,15 @@ class ConfigReader {
     }
     for (const char* name : {"is_decoder", "add_cross_attention", "is_encoder_decoder"}) {
       const Json* value = value_of(name);
-      if (value == nullptr || *value == false) continue;
-      bad("{} is {}, expected false: only encoders are supported", name, shown(*value));
+      if (value == nullptr || *value == false || (names_->family == Family::kGpt2 && name == std::string_view("is_decoder"))) continue;
+      bad("{} is {}, expected false: models of an encoder and a decoder are not supported", name, shown(*value));
     }
+    const auto must_be = [&](const char* name, bool expected) {
+      const Json* value = value_of(name);
+      if (value != nullptr && *value != expected) bad("{} is {}, supported: {}", name, shown(*value), expected);
+    };
+    must_be("scale_attn_weights", true);
+    must_be("scale_attn_by_inverse_layer_idx", false);
     if (const Json* pruned = value_of("pruned_heads"); pruned != nullptr && !pruned->empty()) {
       bad("pruned_heads is not empty: models with pruned heads are not supported");
     }
@@ -177,11 +246,11 @@ class ConfigReader {
   }
 
   void read_activation() {
-    const std::string name = string_of("hidden_act");
+    const std::string name = string_of(names_->activation);
     if (name.empty()) return;
     const auto known = std::ranges::find(kActivations, name, &ActivationName::name);
     if (known == std::end(kActivations)) {
-      bad("hidden_act is {}, supported: gelu, gelu_new, gelu_pytorch_tanh, relu",
+      bad("{} is {}, supported: gelu, gelu_new, gelu_pytorch_tanh, relu", names_->activation,
           shown(Json(name)));
     }
     config_.hidden_act = known->activation;
@@ -189,8 +258,13 @@ class ConfigReader {
 
   void check_sizes() const {
     if (config_.hidden_size % config_.num_attention_heads != 0) {
-      bad("hidden_size {} is not divisible by num_attention_heads {}", config_.hidden_size,
-          config_.num_attention_heads);
+      const bool gpt2 = names_->family == Family::kGpt2;
+      bad("{} {} is not divisible by {} {}", gpt2 ? "n_embd" : "hidden_size", config_.hidden_size,
+          gpt2 ? "n_head" : "num_attention_heads", config_.num_attention_heads);
+    }
+    if (config_.max_length() < 1) {
+      bad("max_position_embeddings is {}, expected more than pad_token_id {} + 1", config_.max_position_embeddings,
+          config_.pad_token_id);
     }
     if (config_.pad_token_id >= config_.vocab_size) {
       bad("pad_token_id is {}, expected less than vocab_size {}", config_.pad_token_id,
@@ -299,11 +373,11 @@ class ConfigReader {
 
   const Json& document_;
   std::string_view origin_;
-  BertConfig config_;
+  const FamilyNames* names_ = nullptr;
+  ModelConfig config_;
 };
 
-void write_classifier(const BertConfig& config, Json& document) {
-  document["architectures"] = {"BertForSequenceClassification"};
+void write_labels(const ModelConfig& config, Json& document) {
   document["problem_type"] =
       config.num_labels() == 1 ? "regression" : "single_label_classification";
   Json id2label = Json::object(), label2id = Json::object();
@@ -317,8 +391,8 @@ void write_classifier(const BertConfig& config, Json& document) {
 }
 
 // gelu_new and gelu_pytorch_tanh are one function: a name that still says the same stays.
-void write_activation(const BertConfig& config, Json& document) {
-  Json& name = document["hidden_act"];
+void write_activation(const ModelConfig& config, Json& document) {
+  Json& name = document[names_of(config.family).activation];
   const auto is_current = [&](const ActivationName& known) {
     return known.activation == config.hidden_act && name == known.name;
   };
@@ -328,28 +402,57 @@ void write_activation(const BertConfig& config, Json& document) {
 
 }  // namespace
 
-BertConfig parse_config(std::string_view text, std::string_view origin) {
+std::string_view model_type(Family family) { return names_of(family).model_type; }
+
+std::optional<Family> find_family(std::string_view type) {
+  const auto found = std::ranges::find(kFamilies, type, &FamilyNames::model_type);
+  return found == std::end(kFamilies) ? std::nullopt : std::optional(found->family);
+}
+
+std::string architecture(Family family, Head head) {
+  const std::string prefix = names_of(family).class_prefix;
+  switch (head) {
+    case Head::kNone: return prefix + "Model";
+    case Head::kClassifier: return prefix + "ForSequenceClassification";
+    case Head::kCausalLm: return prefix + "LMHeadModel";
+    case Head::kMaskedLm: return prefix + "ForMaskedLM";
+  }
+  return prefix;
+}
+
+Head head_of(const ModelConfig& config) {
+  for (const std::string& name : config.architectures) {
+    for (const Head head : {Head::kClassifier, Head::kCausalLm, Head::kMaskedLm}) {
+      if (name == architecture(config.family, head)) return head;
+    }
+  }
+  return Head::kNone;
+}
+
+ModelConfig parse_config(std::string_view text, std::string_view origin) {
   const Json document = parse_json(text, origin);
   if (!document.is_object()) {
     fail(ErrorKind::kInput, "{}: is {}, expected a JSON object", origin, shown(document));
   }
-  BertConfig config = ConfigReader(document, origin).read();
+  ModelConfig config = ConfigReader(document, origin).read();
   config.raw = text;
   return config;
 }
 
-std::string to_json(const BertConfig& config) {
+std::string to_json(const ModelConfig& config, Head head) {
   Json document = config.raw.empty() ? Json::object() : parse_json(config.raw, "config.json");
-  for (const IntegerField& field : kIntegers) document[field.name] = config.*field.member;
-  for (const RealField& field : kReals) document[field.name] = config.*field.member;
-  document["classifier_dropout"] =
-      config.classifier_dropout ? Json(*config.classifier_dropout) : Json();
+  const FamilyNames& names = names_of(config.family);
+  for (const IntegerField& field : names.integers) document[field.name] = config.*field.member;
+  for (const RealField& field : names.reals) document[field.name] = config.*field.member;
+  if (config.family != Family::kGpt2) {
+    document["classifier_dropout"] = config.classifier_dropout ? Json(*config.classifier_dropout) : Json();
+  }
   write_activation(config, document);
-  document["model_type"] = config.model_type;
-  document["architectures"] = config.architectures;
+  document["model_type"] = names.model_type;
+  document["architectures"] = {architecture(config.family, head)};
   // transformers 5 reads dtype, earlier ones torch_dtype.
   document["dtype"] = document["torch_dtype"] = "float32";
-  if (!config.labels.empty()) write_classifier(config, document);
+  if (head == Head::kClassifier && !config.labels.empty()) write_labels(config, document);
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

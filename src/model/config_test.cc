@@ -15,16 +15,15 @@ Json valid() {
     "max_position_embeddings": 16, "some_future_field": {"kept": true}})");
 }
 
-BertConfig with(const char* changes) {
+ModelConfig with(const char* changes) {
   Json document = valid();
   document.update(Json::parse(changes));
   return parse_config(document.dump(), "config.json");
 }
 
 TEST(ParseConfig, DefaultsAreThoseOfTransformers) {
-  const BertConfig config = with("{}");
+  const ModelConfig config = with("{}");
   EXPECT_EQ(config.vocab_size, 100);
-  EXPECT_EQ(config.head_dim(), 8);
   EXPECT_EQ(config.type_vocab_size, 2);
   EXPECT_EQ(config.pad_token_id, 0);
   EXPECT_EQ(config.hidden_act, HiddenAct::kGelu);
@@ -37,7 +36,7 @@ TEST(ParseConfig, DefaultsAreThoseOfTransformers) {
 }
 
 TEST(ParseConfig, ReadsWhatIsThere) {
-  const BertConfig config =
+  const ModelConfig config =
       with(R"({"hidden_act": "gelu_new", "hidden_dropout_prob": 0, "classifier_dropout": 0.25,
     "layer_norm_eps": 1e-5, "pad_token_id": 3, "id2label": {"0": "no", "1": "yes"},
     "label2id": {"yes": 1, "no": 0},
@@ -48,7 +47,7 @@ TEST(ParseConfig, ReadsWhatIsThere) {
   EXPECT_EQ(config.labels, (std::vector<std::string>{"no", "yes"}));
   EXPECT_EQ(with(R"({"label2id": {"b": 1, "a": 0}})").labels, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(with(R"({"num_labels": 2})").labels, (std::vector<std::string>{"LABEL_0", "LABEL_1"}));
-  EXPECT_EQ(with(R"({"model_type": null, "architectures": null})").model_type, "bert");
+  EXPECT_EQ(with(R"({"model_type": null, "architectures": null})").family, Family::kBert);
 }
 
 TEST(ParseConfig, RefusesBadValuesByName) {
@@ -93,10 +92,10 @@ TEST(ParseConfig, RefusesBadValuesByName) {
       {R"({"add_cross_attention": true})", "add_cross_attention is true"},
       {R"({"pruned_heads": {"1": [0]}})", "pruned_heads"},
       {R"({"quantization_config": {"bits": 8}})", "has a quantization_config"},
-      {R"({"model_type": "roberta"})", "model_type is \"roberta\", supported: \"bert\""},
+      {R"({"model_type": "t5"})", "model_type is \"t5\", supported: \"bert\", \"roberta\", \"gpt2\""},
       {R"({"model_type": 3})", "model_type is 3, expected a string"},
-      {R"({"model_type": null, "architectures": ["RobertaModel"]})",
-       "architectures names \"RobertaModel\""},
+      {R"({"model_type": null, "architectures": ["T5Model"]})",
+       "architectures names \"T5Model\""},
       {R"({"architectures": "BertModel"})", "architectures is \"BertModel\", expected an array"},
       {R"({"problem_type": "ranking"})", "problem_type is \"ranking\""},
       {R"({"id2label": {"0": "a", "2": "b"}})", "id2label has id 2, expected 0 to 1"},
@@ -130,6 +129,33 @@ TEST(ParseConfig, RefusesBadValuesByName) {
   EXPECT_THROW(parse_config("", "config.json"), Error);
 }
 
+TEST(ParseConfig, ReadsGpt2UnderItsOwnNames) {
+  const char* text = R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50257, "n_embd": 64,
+    "n_layer": 3, "n_head": 2, "n_positions": 128, "n_ctx": 128, "embd_pdrop": 0.2, "eos_token_id": 50256})";
+  const ModelConfig config = parse_config(text, "config.json");
+  EXPECT_EQ(config.family, Family::kGpt2);
+  EXPECT_EQ(head_of(config), Head::kCausalLm);
+  EXPECT_EQ(config.hidden_size, 64);
+  EXPECT_EQ(config.intermediate_size, 256);
+  EXPECT_EQ(config.max_length(), 128);
+  EXPECT_EQ(config.hidden_act, HiddenAct::kGeluTanh);
+  EXPECT_EQ(config.embedding_dropout, 0.2);
+  EXPECT_EQ(config.hidden_dropout, 0.1);
+  EXPECT_EQ(config.layer_norm_eps, 1e-5);
+  EXPECT_EQ(config.eos_token_id, 50256);
+  const Json written = Json::parse(to_json(config, Head::kCausalLm));
+  EXPECT_EQ(written["n_inner"], 256);
+  EXPECT_FALSE(written.contains("hidden_size"));
+  EXPECT_FALSE(written.contains("id2label"));
+}
+
+TEST(ParseConfig, RobertasPositionsBeginBehindThePadding) {
+  const ModelConfig config = with(R"({"model_type": "roberta", "max_position_embeddings": 66})");
+  EXPECT_EQ(config.pad_token_id, 1);
+  EXPECT_EQ(config.max_length(), 64);
+  EXPECT_THROW(with(R"({"model_type": "roberta", "max_position_embeddings": 2})"), Error);
+}
+
 TEST(ParseConfig, EverySizeIsRequired) {
   for (const char* name : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
                            "intermediate_size", "max_position_embeddings"}) {
@@ -140,10 +166,10 @@ TEST(ParseConfig, EverySizeIsRequired) {
 }
 
 TEST(ToJson, WritesLabelsAndKeepsTheRest) {
-  BertConfig config =
+  ModelConfig config =
       with(R"({"num_labels": 5, "hidden_act": "gelu_pytorch_tanh", "dtype": "float16"})");
   config.labels = {"negative", "neutral", "positive"};
-  const Json written = Json::parse(to_json(config));
+  const Json written = Json::parse(to_json(config, Head::kClassifier));
   EXPECT_EQ(written["id2label"],
             Json::parse(R"({"0": "negative", "1": "neutral", "2": "positive"})"));
   EXPECT_EQ(written["label2id"], Json::parse(R"({"negative": 0, "neutral": 1, "positive": 2})"));
@@ -155,17 +181,17 @@ TEST(ToJson, WritesLabelsAndKeepsTheRest) {
   EXPECT_EQ(written["some_future_field"], Json::parse(R"({"kept": true})"));
   EXPECT_FALSE(written.contains("num_labels"));
 
-  const BertConfig again = parse_config(to_json(config), "config.json");
+  const ModelConfig again = parse_config(to_json(config, Head::kClassifier), "config.json");
   EXPECT_EQ(again.labels, config.labels);
-  EXPECT_EQ(to_json(again), to_json(config));
+  EXPECT_EQ(to_json(again, Head::kClassifier), to_json(config, Head::kClassifier));
 }
 
 TEST(ToJson, NeedsNoSourceDocument) {
-  BertConfig config = with("{}");
+  ModelConfig config = with("{}");
   config.raw.clear();
   config.hidden_act = HiddenAct::kRelu;
   config.labels = {"score"};
-  const BertConfig again = parse_config(to_json(config), "config.json");
+  const ModelConfig again = parse_config(to_json(config, Head::kClassifier), "config.json");
   EXPECT_EQ(again.hidden_act, HiddenAct::kRelu);
   EXPECT_EQ(again.problem_type, "regression");
   EXPECT_EQ(again.hidden_size, 32);

@@ -8,18 +8,19 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "model/config.h"
 #include "model/parameters.h"
+#include "ops/sample.h"
 
 namespace snug {
 
-struct BertConfig;
-
-enum class Head { kNone, kClassifier };
 enum class Pooling { kMean, kFirstToken };
 enum class Purpose {
-  kTraining,   // forward, loss and backward
-  kScoring,    // forward to logits, and the loss where labels are given
-  kEmbedding,  // forward to one vector per sequence
+  kTraining,    // forward, loss and backward
+  kScoring,     // forward to logits, and the loss where labels or targets are given
+  kLogits,      // a language model's forward to the logits of every target
+  kEmbedding,   // forward to one vector per sequence
+  kGeneration,  // forward to the next token of each sequence, with a cache of keys and values
 };
 
 struct GraphOptions {
@@ -27,27 +28,36 @@ struct GraphOptions {
   int recomputed_layers = 0;  // the first so many layers: they wait longest for their backward
   Pooling pooling = Pooling::kMean;
   DType compute = DType::kF32;  // of activations and of the factors of products
+  int64_t head_chunk = 1024;    // target rows whose logits exist at once
+  bool converts_weights = false;  // factors are converted to the compute type when used, instead of kept as copies
+  int64_t context = 0;            // generation: tokens a text can grow to
+  SampleSpec sample{};            // generation
 };
 
 struct StepGraph {
   Graph graph;
   ValueId loss = kNoValue;    // fp64 scalar: sum over the step's micro-batches
-  ValueId result = kNoValue;  // logits [sequences, classes] or embeddings [sequences, hidden]
+  ValueId result = kNoValue;  // logits [sequences, classes] or [targets, vocabulary], embeddings [sequences, hidden] or
+                              // ops/sample.h's next tokens; absent where only the loss counts
 };
 
 class Model {
  public:
   virtual ~Model() = default;
   const ParameterTable& parameters() const { return parameters_; }
+  const WeightNames& weight_names() const { return weight_names_; }
   virtual StepGraph build(const GraphOptions& options) const = 0;
   virtual int layers() const = 0;
-  virtual int64_t max_length() const = 0;           // positions the model has
+  virtual int64_t max_length() const = 0;            // tokens a text may have
   virtual int64_t largest_product_side() const = 0;  // of the weight matrices
+  virtual Head head() const = 0;
 
  protected:
   ParameterTable parameters_;
+  WeightNames weight_names_;
 };
 
-std::unique_ptr<Model> make_bert(const BertConfig& config, Head head);
+// Errors are kInput: a head that the family does not have.
+std::unique_ptr<Model> make_model(const ModelConfig& config, Head head);
 
 }  // namespace snug

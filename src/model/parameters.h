@@ -22,8 +22,10 @@ struct Parameter {
   int64_t rows = 1, cols = 1;
   bool is_vector = false;  // one-dimensional in files
   Init init = Init::kNormal;
+  double init_scale = 1.0;  // of the configuration's deviation: GPT-2 begins with small outputs of its branches
   bool decays = true;    // weight decay applies: not to biases and norms
   bool is_factor = false;  // a factor of products (and their biases): read in the type products compute in
+  bool is_table = false;   // rows are looked up in fp32; with is_factor both are read
   bool is_head = false;    // may be missing in a pre-trained file: then it is made new, and that is said
   std::vector<ParameterPart> parts;
 
@@ -31,6 +33,13 @@ struct Parameter {
 };
 
 using ParameterTable = std::vector<Parameter>;
+
+// How a family's files name tensors besides the table's own names.
+struct WeightNames {
+  std::string prefix;                  // in front of the layers' names; files of a bare model lack it
+  std::vector<std::string> own;        // a tensor with one of these in its name belongs to the layers: it must be known
+  std::vector<std::string> not_weights;  // except with one of these in its name: buffers that versions have stored
+};
 
 inline int64_t parameter_count(const ParameterTable& table) {
   int64_t count = 0;

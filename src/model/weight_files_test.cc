@@ -135,7 +135,7 @@ TEST(RealWeights, MiniLmLoads) {
       shared != nullptr ? fs::path(shared) : fs::path(SNUG_SOURCE_DIR) / ".." / "shared";
   const fs::path folder = root / "data/weights/all-MiniLM-L6-v2-fp16";
   if (!fs::exists(folder)) GTEST_SKIP() << "no model at " << folder << "; set SNUG_SHARED";
-  const BertConfig config = parse_config(read_small_file(folder / "config.json"), "config.json");
+  const ModelConfig config = parse_config(read_small_file(folder / "config.json"), "config.json");
   EXPECT_EQ(config.num_hidden_layers, 6);
   const WeightFolder weights(folder);
   const TensorEntry* words = weights.find("embeddings.word_embeddings.weight");

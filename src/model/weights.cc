@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <set>
@@ -10,13 +11,13 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "core/progress.h"
+#include "model/model.h"
 #include "model/safetensors.h"
 #include "model/weight_files.h"
 
 namespace snug {
 namespace {
 
-constexpr std::string_view kPrefix = "bert.";
 constexpr size_t kListed = 8;  // names in one error message
 
 std::string replaced(std::string text, std::string_view from, std::string_view to) {
@@ -24,11 +25,11 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
   return text;
 }
 
-// The names a tensor may have: as transformers writes it, without the prefix (a bare encoder), and with the names that
+// The names a tensor may have: as transformers writes it, without the prefix (a bare model), and with the names that
 // norms had in TensorFlow's BERT.
-const TensorEntry* find_tensor(const WeightFolder& files, const std::string& name) {
+const TensorEntry* find_tensor(const WeightFolder& files, const std::string& name, const std::string& prefix) {
   std::vector<std::string> spellings = {name};
-  if (name.rfind(kPrefix, 0) == 0) spellings.push_back(name.substr(kPrefix.size()));
+  if (name.starts_with(prefix)) spellings.push_back(name.substr(prefix.size()));
   if (name.find("LayerNorm") != std::string::npos) {
     for (size_t i = 0, count = spellings.size(); i < count; ++i) {
       spellings.push_back(replaced(replaced(spellings[i], ".weight", ".gamma"), ".bias", ".beta"));
@@ -45,10 +46,11 @@ std::vector<int64_t> expected_shape(const Parameter& parameter, const ParameterP
   return {part.rows, parameter.cols};
 }
 
-// Tensors that are not weights of the encoder: other heads, and buffers that old versions stored.
-bool may_be_unused(std::string_view name) {
-  return name.find("encoder.layer.") == std::string_view::npos &&
-         (name.find("embeddings.") == std::string_view::npos || name.find("position_ids") != std::string_view::npos);
+// Tensors that are not weights of the layers: other heads, and buffers that old versions stored.
+bool may_be_unused(std::string_view name, const WeightNames& names) {
+  if (name.starts_with(names.prefix)) name.remove_prefix(names.prefix.size());
+  const bool own = std::ranges::any_of(names.own, [&](const std::string& part) { return name.starts_with(part); });
+  return !own || std::ranges::any_of(names.not_weights, [&](const std::string& part) { return name.ends_with(part); });
 }
 
 std::string listed(const char* what, const std::vector<std::string>& names) {
@@ -65,16 +67,16 @@ struct Match {
   std::vector<std::vector<const TensorEntry*>> tensors;       // by parameter, by part
 };
 
-Match match(const WeightFolder& files, const ParameterTable& table, const LoadOptions& options) {
+Match match(const WeightFolder& files, const Model& model, const LoadOptions& options) {
   Match result;
   std::vector<std::string> missing, mismatched, unexpected;
   std::set<const TensorEntry*> used;
   bool head_differs = false;
-  for (const Parameter& parameter : table) {
+  for (const Parameter& parameter : model.parameters()) {
     bool make_new = false;
     auto& tensors = result.tensors.emplace_back();
     for (const ParameterPart& part : parameter.parts) {
-      const TensorEntry* tensor = find_tensor(files, part.name);
+      const TensorEntry* tensor = find_tensor(files, part.name, model.weight_names().prefix);
       tensors.push_back(tensor);
       if (tensor == nullptr) {
         make_new = parameter.is_head;
@@ -96,7 +98,7 @@ Match match(const WeightFolder& files, const ParameterTable& table, const LoadOp
   }
   for (const std::string_view name : files.names()) {
     if (used.count(files.find(name)) > 0) continue;
-    (may_be_unused(name) ? result.report.unused : unexpected).emplace_back(name);
+    (may_be_unused(name, model.weight_names()) ? result.report.unused : unexpected).emplace_back(name);
   }
   if (!missing.empty() || !mismatched.empty() || !unexpected.empty()) {
     throw Error(ErrorKind::kInput,
@@ -110,13 +112,14 @@ Match match(const WeightFolder& files, const ParameterTable& table, const LoadOp
 
 }  // namespace
 
-LoadReport check_weights(const WeightFolder& files, const ParameterTable& table, const LoadOptions& options) {
-  return match(files, table, options).report;
+LoadReport check_weights(const WeightFolder& files, const Model& model, const LoadOptions& options) {
+  return match(files, model, options).report;
 }
 
-LoadReport load_weights(const WeightFolder& files, const ParameterTable& table, const ParameterMemory& memory,
+LoadReport load_weights(const WeightFolder& files, const Model& model, const ParameterMemory& memory,
                         const LoadOptions& options) {
-  Match found = match(files, table, options);
+  Match found = match(files, model, options);
+  const ParameterTable& table = model.parameters();
   Progress progress("loading weights", table.size(), "tensors");
   std::vector<float> buffer(kPieceBytes / sizeof(float));
   for (size_t i = 0; i < table.size(); ++i) {
@@ -154,7 +157,7 @@ void initialize(const Parameter& parameter, size_t first, std::span<float> value
     const uint64_t at = first + i;
     const auto draw = philox({uint32_t(at), uint32_t(at >> 32), 0, 0}, {uint32_t(key), uint32_t(key >> 32)});
     const double u = (double(draw[0]) + 0.5) * 0x1p-32, angle = 2 * std::numbers::pi * double(draw[1]) * 0x1p-32;
-    const double radius = options.initializer_range * std::sqrt(-2 * std::log(u));
+    const double radius = options.initializer_range * parameter.init_scale * std::sqrt(-2 * std::log(u));
     values[i] = float(radius * std::cos(angle));
     if (i + 1 < values.size()) values[i + 1] = float(radius * std::sin(angle));
   }

@@ -14,6 +14,7 @@
 
 namespace snug {
 
+class Model;
 class WeightFolder;
 
 // Where parameter i lies, as fp32.
@@ -31,12 +32,12 @@ struct LoadReport {
 };
 
 // Accepts names with and without the model's prefix, and the old gamma/beta names of norms. Missing, extra and
-// mismatched encoder tensors are one error (kInput) that lists them.
-LoadReport load_weights(const WeightFolder& files, const ParameterTable& table, const ParameterMemory& memory,
+// mismatched tensors of the layers are one error (kInput) that lists them.
+LoadReport load_weights(const WeightFolder& files, const Model& model, const ParameterMemory& memory,
                         const LoadOptions& options);
 
 // The same checks from the files' headers alone, before any memory is taken.
-LoadReport check_weights(const WeightFolder& files, const ParameterTable& table, const LoadOptions& options);
+LoadReport check_weights(const WeightFolder& files, const Model& model, const LoadOptions& options);
 
 // Elements [first, first + values.size()) of a parameter as a fresh model has it: a pure function of (seed, name,
 // element). `first` is even.

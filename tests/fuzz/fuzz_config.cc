@@ -10,15 +10,15 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  snug::BertConfig config;
+  snug::ModelConfig config;
   try {
     config = snug::parse_config(text, "config.json");
   } catch (const snug::Error&) {
     return 0;
   }
-  if (config.head_dim() * config.num_attention_heads != config.hidden_size) std::abort();
+  if (config.hidden_size % config.num_attention_heads != 0 || config.max_length() < 1) std::abort();
   // No Error is expected from here on.
-  const snug::BertConfig again = snug::parse_config(snug::to_json(config), "written config.json");
+  const snug::ModelConfig again = snug::parse_config(snug::to_json(config, snug::Head::kClassifier), "written config.json");
   const bool same = again.labels == config.labels && again.vocab_size == config.vocab_size &&
                     again.hidden_act == config.hidden_act;
   if (!same) std::abort();

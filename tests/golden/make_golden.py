@@ -1,30 +1,46 @@
-"""Makes tests/golden/bert-tiny: a tiny BERT classifier with random weights, and what PyTorch and transformers say about it in
-fp64: logits, the gradient of every parameter for the first batch, and the losses of ten AdamW steps without dropout.
+"""Makes the folders beside it: tiny models with random weights, and what PyTorch and transformers say about them in fp64:
+logits, the gradient of every parameter for the first batch, the losses of ten AdamW steps without dropout, and for GPT-2
+200 tokens written greedily.
 
-    python3 tests/golden/make_bert_golden.py        (needs torch 2.13 and transformers 5; snug's tests do not)
+    python3 tests/golden/make_golden.py [name ...]      (needs torch 2.13 and transformers 5; snug's tests do not)
 """
 import json
 import os
 import random
+import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 from safetensors.torch import save_file
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import (BertConfig, BertForMaskedLM, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel,
+                          RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-OUT = os.path.join(HERE, "bert-tiny")
-STEPS, EXAMPLES, LABELS, VOCAB, POSITIONS = 10, 7, 3, 97, 40
+STEPS, LABELS, VOCAB, POSITIONS = 10, 3, 97, 40
+LENGTHS = [1, 2, 5, 17, 33, 40, 8]
 ADAM = dict(lr=2e-3, betas=(0.9, 0.999), eps=1e-8)
 WEIGHT_DECAY, CLIP = 0.01, 1.0
+ENCODER = dict(vocab_size=VOCAB, hidden_size=36, num_hidden_layers=3, num_attention_heads=4, intermediate_size=68,
+               hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.15,
+               attn_implementation="eager")
+ROBERTA = dict(ENCODER, max_position_embeddings=POSITIONS + 2, type_vocab_size=1, layer_norm_eps=1e-5)
+
+# name: (class, configuration, what is predicted)
+MODELS = {
+    "bert-tiny": (BertForSequenceClassification,
+                  lambda: BertConfig(max_position_embeddings=POSITIONS, num_labels=LABELS, **ENCODER), "label"),
+    "bert-mlm-tiny": (BertForMaskedLM, lambda: BertConfig(max_position_embeddings=POSITIONS, **ENCODER), "masked"),
+    "roberta-tiny": (RobertaForSequenceClassification, lambda: RobertaConfig(num_labels=LABELS, **ROBERTA), "label"),
+    "roberta-mlm-tiny": (RobertaForMaskedLM, lambda: RobertaConfig(**ROBERTA), "masked"),
+    "gpt2-tiny": (GPT2LMHeadModel,
+                  lambda: GPT2Config(vocab_size=VOCAB, n_embd=36, n_layer=3, n_head=4, n_inner=68, n_positions=256,
+                                     embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0, initializer_range=0.15,
+                                     bos_token_id=VOCAB - 1, eos_token_id=VOCAB - 1, attn_implementation="eager"), "next"),
+}
 
 
-def make_model():
-    config = BertConfig(vocab_size=VOCAB, hidden_size=36, num_hidden_layers=3, num_attention_heads=4,
-                        intermediate_size=68, max_position_embeddings=POSITIONS, num_labels=LABELS,
-                        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.15,
-                        attn_implementation="eager")
-    model = BertForSequenceClassification(config)
+def make_model(cls, config):
+    model = cls(config)
     with torch.no_grad():  # no zeros and ones: biases and norms must matter
         for name, p in model.named_parameters():
             if p.dim() == 1:
@@ -32,58 +48,79 @@ def make_model():
     return model
 
 
-def make_batches():
-    batches = []
-    for _ in range(STEPS):
-        rows = []
-        for i in range(EXAMPLES):
-            n = [1, 2, 5, 17, 33, 40, 8][i]
-            split = random.randrange(1, n + 1)
-            rows.append(dict(ids=[random.randrange(VOCAB) for _ in range(n)],
-                             type_ids=[0] * split + [1] * (n - split), label=random.randrange(LABELS)))
-        batches.append(rows)
-    return batches
+def make_row(n, kind, types):
+    split = random.randrange(1, n + 1)
+    first = 2 if not types else 0  # RoBERTa gives its padding token, 1, no position
+    row = dict(ids=[random.randrange(first, VOCAB) for _ in range(n)])
+    row["type_ids"] = [0] * split + [1] * (n - split) if types else [0] * n
+    if kind == "label":
+        row["label"] = random.randrange(LABELS)
+    elif kind == "next":
+        row["target_rows"], row["target_ids"] = list(range(n - 1)), row["ids"][1:]
+    else:
+        row["target_rows"] = sorted(random.sample(range(n), (n + 3) // 4))
+        row["target_ids"] = [random.randrange(VOCAB) for _ in row["target_rows"]]
+    return row
 
 
-def loss_and_logits(model, rows):
-    logits = [model(input_ids=torch.tensor([r["ids"]]), token_type_ids=torch.tensor([r["type_ids"]])).logits
-              for r in rows]  # one at a time: no padding anywhere
-    logits = torch.cat(logits)
-    return torch.nn.functional.cross_entropy(logits, torch.tensor([r["label"] for r in rows])), logits
+def logits_of(model, row, kind):
+    inputs = dict(input_ids=torch.tensor([row["ids"]]))
+    if kind != "next":
+        inputs["token_type_ids"] = torch.tensor([row["type_ids"]])
+    logits = model(**inputs).logits
+    return logits if kind == "label" else logits[0][row["target_rows"]]
 
 
-def main():
+def loss_and_logits(model, rows, kind):
+    logits = torch.cat([logits_of(model, r, kind) for r in rows])  # one at a time: no padding anywhere
+    targets = [r["label"] for r in rows] if kind == "label" else [t for r in rows for t in r["target_ids"]]
+    return torch.nn.functional.cross_entropy(logits, torch.tensor(targets)), logits
+
+
+def make(name):
+    cls, make_config, kind = MODELS[name]
+    out = os.path.join(HERE, name)
     torch.manual_seed(1)
     random.seed(1)
-    model = make_model().eval()
-    os.makedirs(OUT, exist_ok=True)
-    model.save_pretrained(OUT)
+    model = make_model(cls, make_config()).eval()
+    os.makedirs(out, exist_ok=True)
+    model.save_pretrained(out)
     model = model.double()
-    batches = make_batches()
+    types = name.startswith("bert")
+    batches = [[make_row(n, kind, types) for n in LENGTHS] for _ in range(STEPS)]
+    extra = {}
+    if kind == "next":
+        prompt = batches[0][3]["ids"]
+        with torch.no_grad():
+            written = model.generate(torch.tensor([prompt]), max_new_tokens=200, do_sample=False, eos_token_id=None,
+                                     pad_token_id=0)
+        extra = dict(prompt=prompt, greedy=written[0, len(prompt):].tolist())
 
-    loss, logits = loss_and_logits(model, batches[0])
+    loss, logits = loss_and_logits(model, batches[0], kind)
     loss.backward()
     expected = {"logits": logits.detach()}
     expected.update({"gradient." + k: p.grad.clone() for k, p in model.named_parameters()})
-    save_file({k: v.float().contiguous() for k, v in expected.items()}, os.path.join(OUT, "expected.safetensors"))
+    save_file({k: v.float().contiguous() for k, v in expected.items()}, os.path.join(out, "expected.safetensors"))
 
-    plain = [p for k, p in model.named_parameters() if k.endswith("bias") or "LayerNorm" in k]
-    decayed = [p for k, p in model.named_parameters() if not (k.endswith("bias") or "LayerNorm" in k)]
+    is_plain = lambda k: k.endswith("bias") or "LayerNorm" in k or "layer_norm" in k or ".ln_" in k
+    plain = [p for k, p in model.named_parameters() if is_plain(k)]
+    decayed = [p for k, p in model.named_parameters() if not is_plain(k)]
     optimizer = torch.optim.AdamW([dict(params=decayed, weight_decay=WEIGHT_DECAY), dict(params=plain, weight_decay=0.0)],
                                   **ADAM)
     losses, norms = [], []
     for rows in batches:
         optimizer.zero_grad()
-        loss, _ = loss_and_logits(model, rows)
+        loss, _ = loss_and_logits(model, rows, kind)
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
         optimizer.step()
         losses.append(loss.item())
-    with open(os.path.join(OUT, "steps.json"), "w") as f:
+    with open(os.path.join(out, "steps.json"), "w") as f:
         json.dump(dict(learning_rate=ADAM["lr"], beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=WEIGHT_DECAY,
-                       max_grad_norm=CLIP, losses=losses, gradient_norms=norms, batches=batches), f)
-    print(losses, norms)
+                       max_grad_norm=CLIP, losses=losses, gradient_norms=norms, batches=batches, **extra), f)
+    print(name, losses)
 
 
 if __name__ == "__main__":
-    main()
+    for name in sys.argv[1:] or MODELS:
+        make(name)

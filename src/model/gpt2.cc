@@ -1,0 +1,121 @@
+// GPT-2 (Radford et al. 2019) as Hugging Face stores it: pre-norm decoder layers, weights as [in, out], and the word
+// table as head, unless the configuration says otherwise. A layer's second sum and the next layer's first norm are one operator, so a layer ends with the norm of
+// the next; for recomputation that norm belongs to the layer whose input it is.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "model/transformer.h"
+#include "ops/embedding.h"
+
+namespace snug {
+namespace {
+
+struct LayerSlots {
+  NormSlots attention_norm, ffn_norm;
+  LinearSlots qkv, attention_out, ffn_in, ffn_out;
+};
+
+class Gpt2 final : public Transformer {
+ public:
+  Gpt2(const ModelConfig& config, Head head);
+  StepGraph build(const GraphOptions& options) const override;
+
+ private:
+  // What goes from one layer to the next: the residual stream without the last branch, and that branch.
+  struct Stream {
+    ValueId sum, branch = kNoValue;
+  };
+  ValueId embeddings(GraphWriter& writer) const;
+  Stream layer(GraphWriter& writer, int i, const Stream& stream) const;
+  GraphWriter::Normed join(GraphWriter& writer, const std::string& name, const NormSlots& slots, uint32_t site,
+                           const Stream& stream) const;
+
+  int word_ = -1, position_ = -1, vocabulary_ = -1;  // the last: the head's weight
+  std::vector<LayerSlots> layers_;
+  NormSlots final_norm_;
+};
+
+Gpt2::Gpt2(const ModelConfig& config, Head head)
+    : Transformer(config, head,
+                  {.prefix = "transformer.", .own = {"h.", "wte.", "wpe.", "ln_f."}, .not_weights = {".attn.bias", ".attn.masked_bias"}}) {
+  if (head != Head::kNone && head != Head::kCausalLm) {
+    fail(ErrorKind::kUsage, "gpt2 can learn clm; classify and mlm are for bert and roberta");
+  }
+  const int64_t hidden = config.hidden_size;
+  const double small = 1.0 / std::sqrt(2.0 * double(config.num_hidden_layers));
+  const auto conv1d = [&](const std::string& name, int64_t in, int64_t out, double init_scale = 1.0) {
+    return add_linear(name, {.out = out, .in = in, .layout = WeightLayout::kInOut, .init_scale = init_scale});
+  };
+  const bool has_head = head == Head::kCausalLm, tied = config.tie_word_embeddings;
+  word_ = add_table("wte.weight", config.vocab_size, /*is_factor=*/has_head && tied);
+  position_ = add_table("wpe.weight", config.max_position_embeddings);
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    const std::string layer = fmt::format("h.{}.", i);
+    LayerSlots slots;
+    slots.attention_norm = add_norm(layer + "ln_1");
+    slots.qkv = conv1d(layer + "attn.c_attn", hidden, 3 * hidden);
+    slots.attention_out = conv1d(layer + "attn.c_proj", hidden, hidden, small);
+    slots.ffn_norm = add_norm(layer + "ln_2");
+    slots.ffn_in = conv1d(layer + "mlp.c_fc", hidden, config.intermediate_size);
+    slots.ffn_out = conv1d(layer + "mlp.c_proj", config.intermediate_size, hidden, small);
+    layers_.push_back(slots);
+  }
+  final_norm_ = add_norm("ln_f");
+  vocabulary_ = word_;
+  if (has_head && !tied) {
+    vocabulary_ = int(parameters_.size());
+    parameters_.push_back({.name = "lm_head.weight", .rows = config.vocab_size, .cols = hidden, .is_factor = true,
+                           .is_head = true, .parts = {{"lm_head.weight", config.vocab_size}}});
+  }
+}
+
+ValueId Gpt2::embeddings(GraphWriter& writer) const {
+  writer.graph().begin_segment("embeddings");
+  const ValueId y = writer.tokens("embeddings", config_.hidden_size);
+  writer.graph().add_node(embedding({.hidden = config_.hidden_size,
+                                     .norm = false,
+                                     .dropout = float(config_.embedding_dropout),
+                                     .site = 0}),
+                          {writer.parameter(word_), writer.parameter(position_), kNoValue, kNoValue, kNoValue},
+                          {y, kNoValue});
+  return y;
+}
+
+GraphWriter::Normed Gpt2::join(GraphWriter& writer, const std::string& name, const NormSlots& slots, uint32_t site,
+                               const Stream& stream) const {
+  if (stream.branch == kNoValue) return {writer.layer_norm(name, slots, stream.sum), stream.sum};
+  return writer.residual_norm(name, slots, site, stream.branch, stream.sum, /*sum_goes_on=*/true);
+}
+
+Gpt2::Stream Gpt2::layer(GraphWriter& writer, int i, const Stream& stream) const {
+  const LayerSlots& slots = layers_[size_t(i)];
+  const std::string name = fmt::format("layer.{}", i);
+  writer.graph().begin_segment(name);
+  const auto [normed, sum] = join(writer, name + ".attention_norm", slots.attention_norm, dropout_site(i - 1, 2), stream);
+  const ValueId qkv = writer.linear(name + ".qkv", slots.qkv, Activation::kNone, normed);
+  const ValueId context = writer.attention(name, dropout_site(i, 0), qkv, /*causal=*/true);
+  const ValueId attended = writer.linear(name + ".attended", slots.attention_out, Activation::kNone, context);
+  const auto [middle, middle_sum] =
+      join(writer, name + ".ffn_norm", slots.ffn_norm, dropout_site(i, 1), {sum, attended});
+  const ValueId inner = writer.linear(name + ".inner", slots.ffn_in, activation_of(config_.hidden_act), middle);
+  return {middle_sum, writer.linear(name + ".ffn", slots.ffn_out, Activation::kNone, inner)};
+}
+
+StepGraph Gpt2::build(const GraphOptions& options) const {
+  GraphWriter writer(*this, options);
+  Stream stream{embeddings(writer)};
+  for (int i = 0; i < layers(); ++i) stream = layer(writer, i, stream);
+  writer.graph().begin_segment("head");
+  const ValueId x = join(writer, "final_norm", final_norm_, dropout_site(layers() - 1, 2), stream).y;
+  if (options.purpose == Purpose::kEmbedding) return writer.embedding(x);
+  SNUG_CHECK(head_ == Head::kCausalLm);
+  return writer.language(writer.target_rows(x), vocabulary_, /*bias=*/-1);
+}
+
+}  // namespace
+
+std::unique_ptr<Model> make_gpt2(const ModelConfig& config, Head head) { return std::make_unique<Gpt2>(config, head); }
+
+}  // namespace snug

@@ -1,0 +1,229 @@
+#include "model/transformer.h"
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "graph/backward.h"
+#include "ops/attention.h"
+#include "ops/cached_attention.h"
+#include "ops/convert.h"
+#include "ops/cross_entropy.h"
+#include "ops/dropout.h"
+#include "ops/first_token.h"
+#include "ops/fusion.h"
+#include "ops/mean_pool.h"
+#include "ops/residual_norm.h"
+#include "ops/target_rows.h"
+#include "ops/vocabulary_loss.h"
+
+namespace snug {
+
+Transformer::Transformer(const ModelConfig& config, Head head, WeightNames names) : config_(config), head_(head) {
+  weight_names_ = std::move(names);
+}
+
+int64_t Transformer::largest_product_side() const {
+  const int64_t layers = std::max(3 * config_.hidden_size, config_.intermediate_size);
+  return is_language_model() ? std::max(layers, config_.vocab_size) : layers;
+}
+
+int Transformer::add_table(const std::string& name, int64_t rows, bool is_factor) {
+  parameters_.push_back({.name = name, .rows = rows, .cols = config_.hidden_size, .is_factor = is_factor, .is_table = true,
+                         .parts = {{weight_names_.prefix + name, rows}}});
+  return int(parameters_.size()) - 1;
+}
+
+int Transformer::add_vector(const std::string& name, int64_t size, Init init, bool is_factor, bool is_head) {
+  parameters_.push_back({.name = name, .cols = size, .is_vector = true, .init = init, .decays = false, .is_factor = is_factor,
+                         .is_head = is_head, .parts = {{(is_head ? "" : weight_names_.prefix) + name, size}}});
+  return int(parameters_.size()) - 1;
+}
+
+LinearSlots Transformer::add_linear(const std::string& name, const LinearShape& shape) {
+  return add_joined_linear(name, {name}, shape);
+}
+
+LinearSlots Transformer::add_joined_linear(const std::string& name, const std::vector<std::string>& parts,
+                                           const LinearShape& each) {
+  const bool out_in = each.layout == WeightLayout::kOutIn;
+  SNUG_CHECK(out_in || parts.size() == 1);
+  const auto count = int64_t(parts.size());
+  const std::string prefix = each.is_head ? "" : weight_names_.prefix;
+  Parameter weight{.name = name + ".weight", .rows = out_in ? count * each.out : each.in, .cols = out_in ? each.in : each.out,
+                   .init_scale = each.init_scale, .is_factor = true, .is_head = each.is_head, .parts = {}};
+  Parameter bias{.name = name + ".bias", .cols = count * each.out, .is_vector = true, .init = Init::kZeros, .decays = false,
+                 .is_factor = true, .is_head = each.is_head, .parts = {}};
+  for (const std::string& part : parts) {
+    weight.parts.push_back({prefix + part + ".weight", out_in ? each.out : each.in});
+    bias.parts.push_back({prefix + part + ".bias", each.out});
+  }
+  parameters_.push_back(std::move(weight));
+  parameters_.push_back(std::move(bias));
+  return {int(parameters_.size()) - 2, int(parameters_.size()) - 1, each.layout};
+}
+
+NormSlots Transformer::add_norm(const std::string& name, bool is_head) {
+  const int gamma = add_vector(name + ".weight", config_.hidden_size, Init::kOnes, false, is_head);
+  return {gamma, add_vector(name + ".bias", config_.hidden_size, Init::kZeros, false, is_head)};
+}
+
+Activation activation_of(HiddenAct act) {
+  switch (act) {
+    case HiddenAct::kGelu: return Activation::kGelu;
+    case HiddenAct::kGeluTanh: return Activation::kGeluTanh;
+    case HiddenAct::kRelu: return Activation::kRelu;
+  }
+  return Activation::kGelu;
+}
+
+GraphWriter::GraphWriter(const Transformer& model, const GraphOptions& options)
+    : model_(model), options_(options), training_(options.purpose == Purpose::kTraining) {}
+
+ValueId GraphWriter::parameter(int slot) {
+  const Parameter& p = model_.parameters()[size_t(slot)];
+  const auto [found, fresh] = parameters_.try_emplace({slot, DType::kF32}, kNoValue);
+  if (fresh) found->second = graph_.add_parameter(p.name, {.rows = p.rows, .cols = p.cols}, slot, training_);
+  return found->second;
+}
+
+ValueId GraphWriter::factor(int slot) {
+  const Parameter& p = model_.parameters()[size_t(slot)];
+  if (options_.compute == DType::kF32) return parameter(slot);
+  const TensorDesc desc{.dtype = options_.compute, .rows = p.rows, .cols = p.cols};
+  if (options_.converts_weights && !p.is_vector) {
+    const auto [found, fresh] = converted_.try_emplace({slot, graph_.segments().size()}, kNoValue);
+    if (fresh) {
+      const ValueId exact = parameter(slot);
+      found->second = graph_.add_copy(p.name + " (converted)", desc, exact);
+      graph_.add_node(convert(), {exact}, {found->second});
+    }
+    return found->second;
+  }
+  const auto [found, fresh] = parameters_.try_emplace({slot, options_.compute}, kNoValue);
+  if (fresh) found->second = graph_.add_parameter(p.name, desc, slot, training_);
+  return found->second;
+}
+
+ValueId GraphWriter::linear(const std::string& name, const LinearSlots& slots, Activation activation, ValueId x) {
+  const Rows rows = graph_.value(x).desc.rows_are;
+  const Parameter& weight = model_.parameters()[size_t(slots.weight)];
+  const int64_t out = slots.layout == WeightLayout::kOutIn ? weight.rows : weight.cols;
+  const ValueId y = value(name, rows, out);
+  std::vector<ValueId> outputs = {y};
+  if (keeps_pre_activation(activation)) outputs.push_back(saved(name + ".pre", rows, out));
+  const ValueId w = factor(slots.weight), b = slots.bias < 0 ? kNoValue : factor(slots.bias);
+  graph_.add_node(snug::linear({.activation = activation, .layout = slots.layout}), {x, w, b}, std::move(outputs));
+  return y;
+}
+
+GraphWriter::Normed GraphWriter::residual_norm(const std::string& name, const NormSlots& slots, uint32_t site, ValueId x,
+                                               ValueId residual, bool sum_goes_on) {
+  const int64_t hidden = config().hidden_size;
+  const ValueId y = tokens(name, hidden);
+  const ValueId sum = sum_goes_on ? tokens(name + ".sum", hidden) : saved(name + ".sum", Rows::kTokens, hidden);
+  graph_.add_node(snug::residual_norm({.hidden = hidden, .eps = float(config().layer_norm_eps),
+                                       .dropout = float(config().hidden_dropout), .site = site}),
+                  {x, residual, parameter(slots.gamma), parameter(slots.beta)},
+                  {y, sum, statistics(name + ".stats", Rows::kTokens, 2)});
+  return {y, sum};
+}
+
+ValueId GraphWriter::layer_norm(const std::string& name, const NormSlots& slots, ValueId x) {
+  const Rows rows = graph_.value(x).desc.rows_are;
+  const ValueId y = value(name, rows, config().hidden_size);
+  graph_.add_node(snug::layer_norm({.hidden = config().hidden_size, .eps = float(config().layer_norm_eps)}),
+                  {x, parameter(slots.gamma), parameter(slots.beta)}, {y, statistics(name + ".stats", rows, 2)});
+  return y;
+}
+
+ValueId GraphWriter::attention(const std::string& name, uint32_t site, ValueId qkv, bool causal) {
+  const int64_t hidden = config().hidden_size, heads = config().num_attention_heads;
+  const ValueId context = tokens(name + ".context", hidden);
+  if (options_.purpose == Purpose::kGeneration) {
+    const ValueId cache = value(name + ".cache", Rows::kCache, 2 * hidden);
+    graph_.hold(cache);
+    graph_.add_node(cached_attention({.heads = heads, .head_dim = hidden / heads, .context = options_.context}), {qkv},
+                    {context, cache});
+    return context;
+  }
+  graph_.add_node(snug::attention({.heads = heads, .head_dim = hidden / heads, .dropout = float(config().attention_dropout),
+                                   .site = site, .causal = causal}),
+                  {qkv}, {context, statistics(name + ".lse", Rows::kTokens, heads)});
+  return context;
+}
+
+ValueId GraphWriter::pool(ValueId x) {
+  if (options_.pooling == Pooling::kFirstToken) return first_token(x);
+  const ValueId pooled = value("pooled", Rows::kSequences, config().hidden_size);
+  graph_.add_node(mean_pool({}), {x}, {pooled});
+  return pooled;
+}
+
+ValueId GraphWriter::first_token(ValueId x) {
+  const ValueId first = value("first", Rows::kSequences, config().hidden_size);
+  graph_.add_node(snug::first_token(), {x}, {first});
+  return first;
+}
+
+ValueId GraphWriter::dropout(const std::string& name, double rate, uint32_t site, ValueId x) {
+  const ValueId y = value(name, Rows::kSequences, graph_.value(x).desc.cols);
+  graph_.add_node(snug::dropout({.p = float(rate), .site = site}), {x}, {y});
+  return y;
+}
+
+ValueId GraphWriter::target_rows(ValueId x) {
+  const ValueId y = value("targets", Rows::kTargets, graph_.value(x).desc.cols);
+  graph_.add_node(snug::target_rows(), {x}, {y});
+  return y;
+}
+
+StepGraph GraphWriter::embedding(ValueId x) { return finish(kNoValue, pool(x)); }
+
+StepGraph GraphWriter::classification(ValueId logits) {
+  const int64_t classes = graph_.value(logits).desc.cols;
+  const ValueId loss = graph_.add_scalar("loss", DType::kF64);
+  ValueId gradient = kNoValue;
+  if (training_) {
+    gradient = value("d(logits)", Rows::kSequences, classes);
+    graph_.seed_gradient(logits, gradient);
+  }
+  graph_.add_node(cross_entropy({.classes = classes}), {logits}, {loss, gradient});
+  return finish(loss, logits);
+}
+
+StepGraph GraphWriter::language(ValueId x, int weight, int bias) {
+  const int64_t vocabulary = config().vocab_size;
+  if (options_.purpose == Purpose::kLogits || options_.purpose == Purpose::kGeneration) {
+    const ValueId logits = linear("logits", {.weight = weight, .bias = bias}, Activation::kNone, x);
+    if (options_.purpose == Purpose::kLogits) return finish(kNoValue, logits);
+    const ValueId next = graph_.add_value("next", {.rows_are = Rows::kTargets, .cols = 2});
+    std::vector<ValueId> outputs = {next};
+    if (options_.sample.repetition_penalty != 1.0f) {
+      outputs.push_back(graph_.add_value("seen", {.dtype = DType::kU8, .rows_are = Rows::kSequences, .cols = vocabulary}));
+      graph_.hold(outputs.back());
+    }
+    graph_.add_node(sample(options_.sample), {logits}, std::move(outputs));
+    return finish(kNoValue, next);
+  }
+  const ValueId loss = graph_.add_scalar("loss", DType::kF64);
+  graph_.add_node(vocabulary_loss({.chunk = options_.head_chunk, .with_gradient = training_}),
+                  {x, factor(weight), bias < 0 ? kNoValue : factor(bias)}, {loss});
+  return finish(loss, kNoValue);
+}
+
+StepGraph GraphWriter::finish(ValueId loss, ValueId result) {
+  if (result != kNoValue) graph_.keep(result);
+  if (training_) {
+    std::vector<bool> recomputed(graph_.segments().size(), false);  // embeddings, layers, head
+    for (int i = 0; i < options_.recomputed_layers; ++i) recomputed[size_t(i) + 1] = true;
+    append_backward(graph_, recomputed);
+    fuse_bias_gradients(graph_);
+  }
+  return {std::move(graph_), loss, result};
+}
+
+std::unique_ptr<Model> make_model(const ModelConfig& config, Head head) {
+  return config.family == Family::kGpt2 ? make_gpt2(config, head) : make_encoder(config, head);
+}
+
+}  // namespace snug

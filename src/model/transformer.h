@@ -1,0 +1,120 @@
+// What the families share: adding parameters to a model's table and nodes to its graph. A family says in one file which
+// parameters there are and how its layers are put together.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "model/model.h"
+#include "ops/linear.h"
+
+namespace snug {
+
+// Indices into the parameter table.
+struct LinearSlots {
+  int weight = -1, bias = -1;
+  WeightLayout layout = WeightLayout::kOutIn;
+};
+struct NormSlots {
+  int gamma = -1, beta = -1;
+};
+
+class Transformer : public Model {
+ public:
+  Transformer(const ModelConfig& config, Head head, WeightNames names);
+  int layers() const override { return int(config_.num_hidden_layers); }
+  int64_t max_length() const override { return config_.max_length(); }
+  int64_t largest_product_side() const override;
+  Head head() const override { return head_; }
+  const ModelConfig& config() const { return config_; }
+
+ protected:
+  bool is_language_model() const { return head_ == Head::kCausalLm || head_ == Head::kMaskedLm; }
+
+  // Names are ours; in files the prefix stands before them, but for heads (is_head), whose names are whole.
+  struct LinearShape {
+    int64_t out = 0, in = 0;
+    WeightLayout layout = WeightLayout::kOutIn;
+    bool is_head = false;
+    double init_scale = 1.0;
+  };
+  int add_table(const std::string& name, int64_t rows, bool is_factor = false);
+  LinearSlots add_linear(const std::string& name, const LinearShape& shape);
+  // One product for several layers of the files, whose rows lie below each other.
+  LinearSlots add_joined_linear(const std::string& name, const std::vector<std::string>& parts, const LinearShape& each);
+  NormSlots add_norm(const std::string& name, bool is_head = false);
+  int add_vector(const std::string& name, int64_t size, Init init, bool is_factor, bool is_head);
+
+  ModelConfig config_;
+  Head head_;
+};
+
+// Dropout sites: every mask in a model has its own number, so adding a layer changes no other layer's masks. Site 0 is
+// the embeddings'.
+constexpr uint32_t dropout_site(int layer, int which) { return uint32_t(1 + 3 * layer + which); }
+
+Activation activation_of(HiddenAct act);
+
+// Writes one step graph.
+class GraphWriter {
+ public:
+  GraphWriter(const Transformer& model, const GraphOptions& options);
+
+  Graph& graph() { return graph_; }
+  bool training() const { return training_; }
+  const ModelConfig& config() const { return model_.config(); }
+  const GraphOptions& options() const { return options_; }
+
+  ValueId value(const std::string& name, Rows rows, int64_t cols) {
+    return graph_.add_value(name, {.dtype = options_.compute, .rows_are = rows, .cols = cols});
+  }
+  ValueId tokens(const std::string& name, int64_t cols) { return value(name, Rows::kTokens, cols); }
+  // Kept for backward alone.
+  ValueId saved(const std::string& name, Rows rows, int64_t cols) { return training_ ? value(name, rows, cols) : kNoValue; }
+  ValueId statistics(const std::string& name, Rows rows, int64_t cols) {
+    return training_ ? graph_.add_value(name, {.rows_are = rows, .cols = cols}) : kNoValue;
+  }
+  ValueId parameter(int slot);  // in fp32
+  ValueId factor(int slot);     // in the type of products
+
+  // y = activation(x w + b), a row for each row of x; y is called `name`.
+  ValueId linear(const std::string& name, const LinearSlots& slots, Activation activation, ValueId x);
+  struct Normed {
+    ValueId y, sum;
+  };
+  // sum = residual + dropout(x), y = norm(sum). Pre-norm models go on with the sum.
+  Normed residual_norm(const std::string& name, const NormSlots& slots, uint32_t site, ValueId x, ValueId residual,
+                       bool sum_goes_on);
+  ValueId layer_norm(const std::string& name, const NormSlots& slots, ValueId x);
+  // Self-attention over q | k | v; with a cache in generation.
+  ValueId attention(const std::string& name, uint32_t site, ValueId qkv, bool causal);
+  ValueId pool(ValueId x);
+  ValueId first_token(ValueId x);
+  ValueId dropout(const std::string& name, double rate, uint32_t site, ValueId x);
+  ValueId target_rows(ValueId x);
+
+  // The ends of a graph.
+  StepGraph embedding(ValueId x);
+  StepGraph classification(ValueId logits);
+  // The head over the vocabulary: the loss, logits, or in generation the next tokens. x has a row for each target;
+  // `weight` is usually the word table; `bias` -1: none.
+  StepGraph language(ValueId x, int weight, int bias);
+
+ private:
+  StepGraph finish(ValueId loss, ValueId result);
+
+  const Transformer& model_;
+  const GraphOptions& options_;
+  bool training_;
+  Graph graph_;
+  std::map<std::pair<int, DType>, ValueId> parameters_;
+  std::map<std::pair<int, size_t>, ValueId> converted_;  // by slot and segment
+};
+
+// The families.
+std::unique_ptr<Model> make_encoder(const ModelConfig& config, Head head);  // BERT, RoBERTa
+std::unique_ptr<Model> make_gpt2(const ModelConfig& config, Head head);
+
+}  // namespace snug
