@@ -31,6 +31,7 @@ enum class ArenaUse { kTraining, kInference };  // inference has weights and tra
 struct ArenaNeeds {
   ArenaUse use = ArenaUse::kTraining;
   DType compute = DType::kF32;
+  bool converts_weights = false;  // matrices are converted when used: only vectors have copies
   size_t transient_bytes = 0, table_bytes = 0;
 };
 

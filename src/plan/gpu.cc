@@ -65,6 +65,7 @@ DeviceTables device_tables(const Dims& capacity, const ParameterTable& parameter
   take(t.starts, (sequences + 1) * sizeof(int32_t));
   take(t.labels, sequences * sizeof(int32_t));
   take(t.samples, sequences * sizeof(uint64_t));
+  for (size_t* array : {&t.target_rows, &t.target_ids}) take(*array, size_t(capacity.targets) * sizeof(int32_t));
   t.end_of_batch = t.bytes;
   if (!training) return t;
   for (const Parameter& p : parameters) t.chunk_count += size_t((p.size() + kUpdateChunk - 1) / kUpdateChunk);
@@ -82,6 +83,12 @@ std::vector<int64_t> bucket_sizes(int64_t capacity) {
   for (int64_t size = step; size < capacity; size += step) sizes.push_back(size);
   sizes.push_back(capacity);
   return sizes;
+}
+
+std::vector<int64_t> bucket_sizes(const Workload& workload, int64_t capacity) {
+  if (workload.target_rule != TargetRule::kLastToken) return bucket_sizes(capacity);
+  const int64_t texts = workload.dims(capacity).sequences;
+  return texts < capacity ? std::vector<int64_t>{texts, capacity} : std::vector<int64_t>{capacity};
 }
 
 GpuProfile find_gpu_profile(const std::string& name_or_file) {
@@ -104,8 +111,8 @@ void complete_for_gpu(PlanRequest& request, uint64_t overhead_bytes) {
   ProcessFacts& process = request.process;
   process.overhead_bytes = overhead_bytes;
   process.slack_bytes = kLoadedLaterBytes;
-  process.launch_bytes = [](const Dims& capacity, size_t nodes) {
-    return kGraphBytesPerNode * nodes * bucket_sizes(capacity.tokens).size();
+  process.launch_bytes = [workload = request.workload](const Dims& capacity, size_t nodes) {
+    return kGraphBytesPerNode * nodes * bucket_sizes(workload, capacity.tokens).size();
   };
   process.tolerance_bytes = kGpuGranule;
   process.arena_granule = kGpuGranule;

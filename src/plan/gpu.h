@@ -13,7 +13,7 @@ namespace snug {
 
 // In device memory, written before each micro-batch.
 struct StepState {
-  int32_t tokens = 0, sequences = 0;  // really there
+  int32_t tokens = 0, sequences = 0, targets = 0;  // really there
   float loss_scale = 1.0f;            // 1 / targets in the whole step, times the fp16 loss scale
 };
 
@@ -48,6 +48,7 @@ inline constexpr int kNormPartials = 1024;
 struct DeviceTables {
   // The micro-batch, uploaded in one piece: [state, end_of_batch).
   size_t state = 0, ids = 0, positions = 0, type_ids = 0, row_of = 0, by_id = 0, starts = 0, labels = 0, samples = 0;
+  size_t target_rows = 0, target_ids = 0;
   size_t end_of_batch = 0;
   // The update; nothing of it in inference.
   size_t chunks = 0, factors = 0, result = 0, partials = 0;
@@ -57,8 +58,9 @@ struct DeviceTables {
 DeviceTables device_tables(const Dims& capacity, const ParameterTable& parameters, bool training);
 
 // Micro-batches of up to `capacity` tokens are padded to one of these, in ascending order; a CUDA graph is captured for
-// each.
+// each. Generation has two: one more token of every text, and prompts.
 std::vector<int64_t> bucket_sizes(int64_t capacity);
+std::vector<int64_t> bucket_sizes(const Workload& workload, int64_t capacity);
 
 // The driver gives memory in pieces of this size.
 inline constexpr size_t kGpuGranule = size_t{2} << 20;

@@ -9,7 +9,7 @@ namespace snug {
 namespace {
 
 std::unique_ptr<Model> bert(int64_t words, int64_t hidden) {
-  BertConfig config;
+  ModelConfig config;
   config.vocab_size = words;
   config.hidden_size = hidden;
   config.num_hidden_layers = 12;
@@ -17,7 +17,7 @@ std::unique_ptr<Model> bert(int64_t words, int64_t hidden) {
   config.intermediate_size = 4 * hidden;
   config.max_position_embeddings = 512;
   config.labels = {"0", "1"};
-  return make_bert(config, Head::kClassifier);
+  return make_model(config, Head::kClassifier);
 }
 
 TEST(Buckets, CoverEveryCapacity) {
@@ -62,11 +62,14 @@ TEST(GpuProfile, PlansWithoutTheCard) {
   uint64_t sum = 0;
   for (const PlanItem& item : roomy.items) sum += item.bytes;
   EXPECT_EQ(sum, roomy.peak_bytes);
-  request.budget_bytes = uint64_t{2} << 30;
+  EXPECT_FALSE(roomy.choice.converts_weights);
+  request.budget_bytes = uint64_t{1700} << 20;
   const Plan tight = make_plan(request);
   EXPECT_FALSE(tight.fits);
   request.budget_bytes = tight.minimum_budget_bytes;
-  EXPECT_TRUE(make_plan(request).fits);
+  const Plan least = make_plan(request);
+  EXPECT_TRUE(least.fits);
+  EXPECT_TRUE(least.choice.converts_weights);
 }
 
 // Texts of 512 tokens: room for 900 holds one, so layers are rather recomputed until two fit.
@@ -87,7 +90,7 @@ TEST(GpuProfile, CountsWholeTextsInAMicroBatch) {
   request.budget_bytes = budget;
   const Plan plan = make_plan(request);
   EXPECT_GE(plan.capacity.tokens, 1024);
-  EXPECT_GT(plan.recomputed_layers, 0);
+  EXPECT_GT(plan.choice.recomputed_layers, 0);
   EXPECT_LE(plan.peak_bytes, budget);
 }
 

@@ -26,6 +26,8 @@ std::string PlanSummary::to_json() const {
       {"precision", precision},
       {"optimizer", optimizer},
       {"recompute", recompute},
+      {"head_chunk_tokens", head_chunk_tokens},
+      {"converts_weights", converts_weights},
       {"offload", offload},
       {"predicted_tokens_per_second", nullptr},
       {"items", OrderedJson::array()},
@@ -55,6 +57,8 @@ std::string PlanSummary::to_text() const {
                       max_length, micro_batch_tokens);
   if (micro_batches > 1) text += fmt::format(" (at most {})", micro_batches);
   text += fmt::format("\n  recomputed: {}; precision {}, optimizer {}", recompute, precision, optimizer);
+  if (head_chunk_tokens > 0) text += fmt::format("; logits of {} tokens at a time", head_chunk_tokens);
+  if (converts_weights) text += "; weights converted when used";
   if (fits) return text;
   text += fmt::format("\ndoes not fit: short by {}", format_bytes(minimum_budget_bytes - budget_bytes));
   for (const Alternative& a : would_fit_with) {

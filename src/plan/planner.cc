@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
 
 #include "core/error.h"
 
@@ -13,31 +16,34 @@ namespace {
 // as this many tokens. Measured on two cores with AVX2, and on an H200.
 constexpr double kTokensPerPassCpu = 24, kTokensPerPassGpu = 1600;
 
+// A chunk of a language model's head reads the word table and reads and writes its gradient; and weights that are
+// converted when used are read and written twice a pass. In tokens of their part of the model, as above.
+constexpr double kTokensPerChunkCpu = 10, kTokensPerChunkGpu = 200, kTokensPerConversion = 310;
+constexpr int64_t kHeadChunks[] = {8192, 2048, 512, 128};
+
 // Capacities between the longest text and a whole step are multiples of this, so that small differences of overhead do
 // not change the packing.
 constexpr int64_t kCapacityStep = 64;
 
-// Graphs for every number of recomputed layers, built once: placing tensors is cheap, building is not.
+// Graphs for every choice, built once: placing tensors is cheap, building is not.
 class Search {
  public:
-  explicit Search(const PlanRequest& request) : request_(request) {
-    if (training()) {
-      GraphOptions scoring = request.graph;
-      scoring.purpose = Purpose::kScoring;
-      scoring_ = std::make_shared<StepGraph>(request.model->build(scoring));
-    }
-  }
+  explicit Search(const PlanRequest& request) : request_(request) {}
 
   Plan run() {
     const Plan smallest = smallest_plan();
     std::optional<Plan> best;
     double best_cost = 0;
-    for (int layers : recompute_choices()) {
-      const auto capacity = largest_capacity(layers);
+    // Most promising first: what cannot win even with the largest micro-batch is not tried.
+    std::vector<PlanChoice> choices = all_choices();
+    std::ranges::stable_sort(choices, {}, [this](const PlanChoice& c) { return relative_cost(c, useful_capacity()); });
+    for (const PlanChoice& choice : choices) {
+      if (best && relative_cost(choice, useful_capacity()) >= best_cost) break;
+      const auto capacity = largest_capacity(choice);
       if (!capacity) continue;
-      const double cost = relative_cost(layers, *capacity);
+      const double cost = relative_cost(choice, *capacity);
       if (best && cost >= best_cost) continue;
-      best = evaluate(layers, *capacity);
+      best = evaluate(choice, *capacity);
       best_cost = cost;
     }
     Plan plan = best ? std::move(*best) : smallest;
@@ -49,6 +55,12 @@ class Search {
  private:
   bool training() const { return request_.graph.purpose == Purpose::kTraining; }
 
+  bool has_vocabulary_head() const {
+    const Head head = request_.model->head();
+    return (head == Head::kCausalLm || head == Head::kMaskedLm) && request_.workload.target_rule != TargetRule::kNone &&
+           request_.graph.purpose != Purpose::kGeneration;
+  }
+
   std::vector<int> recompute_choices() const {
     if (!training()) return {0};
     if (request_.pinned_recompute) return {*request_.pinned_recompute};
@@ -57,43 +69,76 @@ class Search {
     return choices;
   }
 
-  const std::shared_ptr<StepGraph>& graph(int recomputed_layers) {
-    if (graphs_.empty()) graphs_.resize(size_t(request_.model->layers()) + 1);
-    auto& slot = graphs_[size_t(recomputed_layers)];
-    if (!slot) {
-      GraphOptions options = request_.graph;
-      options.recomputed_layers = recomputed_layers;
-      slot = std::make_shared<StepGraph>(request_.model->build(options));
+  // Largest first.
+  std::vector<int64_t> chunk_choices() const {
+    if (!has_vocabulary_head()) return {0};
+    const int64_t most = std::max<int64_t>(1, request_.workload.dims(useful_capacity()).targets);
+    std::vector<int64_t> choices = {std::min(most, kHeadChunks[0])};
+    for (int64_t chunk : kHeadChunks) {
+      if (chunk < choices.back()) choices.push_back(chunk);
     }
-    return slot;
+    return choices;
   }
 
-  Dims dims(int64_t capacity) const {
-    return {.tokens = capacity,
-            .sequences = std::min(request_.workload.batch_size, capacity),
-            .longest = request_.workload.longest};
+  // Copies are given up for training alone: inference keeps nothing else.
+  std::vector<bool> conversion_choices() const {
+    const bool has_copies = training() && request_.graph.compute != DType::kF32;
+    return has_copies ? std::vector<bool>{false, true} : std::vector<bool>{false};
+  }
+
+  std::vector<PlanChoice> all_choices() const {
+    if (request_.pinned_choice) return {*request_.pinned_choice};
+    std::vector<PlanChoice> choices;
+    for (const int layers : recompute_choices()) {
+      for (const int64_t chunk : chunk_choices()) {
+        for (const bool converts : conversion_choices()) choices.push_back({layers, chunk, converts});
+      }
+    }
+    return choices;
+  }
+
+  struct Graphs {
+    std::shared_ptr<StepGraph> step, scoring;
+  };
+  const Graphs& graphs(const PlanChoice& choice) {
+    const auto key = std::tuple(choice.recomputed_layers, choice.head_chunk, choice.converts_weights);
+    Graphs& found = graphs_[key];
+    if (!found.step) {
+      GraphOptions options = request_.graph;
+      options.recomputed_layers = choice.recomputed_layers;
+      options.head_chunk = choice.head_chunk;
+      options.converts_weights = choice.converts_weights;
+      found.step = std::make_shared<StepGraph>(request_.model->build(options));
+      if (training()) {
+        options.purpose = Purpose::kScoring;
+        found.scoring = std::make_shared<StepGraph>(request_.model->build(options));
+      }
+    }
+    return found;
   }
 
   // Everything about one choice.
-  Plan evaluate(int recomputed_layers, int64_t capacity) {
+  Plan evaluate(const PlanChoice& choice, int64_t capacity) {
     Plan plan;
     plan.budget_bytes = request_.budget_bytes;
     plan.workload = request_.workload;
-    plan.capacity = dims(capacity);
-    plan.recomputed_layers = recomputed_layers;
+    plan.capacity = request_.workload.dims(capacity);
+    plan.choice = choice;
     plan.layers = request_.model->layers();
     plan.micro_batches = (request_.workload.step_tokens + capacity - 1) / capacity;
-    plan.step = graph(recomputed_layers);
+    const Graphs& built = graphs(choice);
+    plan.step = built.step;
     plan.step_memory = plan_memory(plan.step->graph, plan.capacity, request_.device);
     size_t transient = plan.step_memory.bytes;
-    if (scoring_) {
-      plan.scoring = scoring_;
-      plan.scoring_memory = plan_memory(scoring_->graph, plan.capacity, request_.device);
+    if (built.scoring) {
+      plan.scoring = built.scoring;
+      plan.scoring_memory = plan_memory(plan.scoring->graph, plan.capacity, request_.device);
       transient = std::max(transient, plan.scoring_memory.bytes);
     }
     plan.layout = lay_out_arena(request_.model->parameters(),
                                 {.use = training() ? ArenaUse::kTraining : ArenaUse::kInference,
                                  .compute = request_.graph.compute,
+                                 .converts_weights = choice.converts_weights,
                                  .transient_bytes = transient,
                                  .table_bytes = request_.process.table_bytes ? request_.process.table_bytes(plan.capacity) : 0});
     plan.arena_bytes = plan.layout.bytes;
@@ -137,8 +182,8 @@ class Search {
     plan.host_peak_bytes = plan.peak_bytes;
   }
 
-  bool fits(int recomputed_layers, int64_t capacity) {
-    return evaluate(recomputed_layers, capacity).peak_bytes <= request_.budget_bytes;
+  bool fits(const PlanChoice& choice, int64_t capacity) {
+    return evaluate(choice, capacity).peak_bytes <= request_.budget_bytes;
   }
 
   int64_t smallest_capacity() const { return request_.pinned_capacity.value_or(request_.workload.longest); }
@@ -147,22 +192,24 @@ class Search {
   }
 
   // Candidates are the longest text alone, multiples of kCapacityStep, and the whole step.
-  std::optional<int64_t> largest_capacity(int recomputed_layers) {
+  std::optional<int64_t> largest_capacity(const PlanChoice& choice) {
     const int64_t low = smallest_capacity(), high = useful_capacity();
-    if (fits(recomputed_layers, high)) return high;
-    if (!fits(recomputed_layers, low)) return std::nullopt;
+    if (fits(choice, high)) return high;
+    if (!fits(choice, low)) return std::nullopt;
     int64_t good = low / kCapacityStep, bad = (high + kCapacityStep - 1) / kCapacityStep;
     while (bad - good > 1) {
       const int64_t middle = (good + bad) / 2;
-      (fits(recomputed_layers, middle * kCapacityStep) ? good : bad) = middle;
+      (fits(choice, middle * kCapacityStep) ? good : bad) = middle;
     }
     return std::max(low, good * kCapacityStep);
   }
 
   Plan smallest_plan() {
     std::optional<Plan> smallest;
-    for (int layers : recompute_choices()) {
-      Plan plan = evaluate(layers, smallest_capacity());
+    for (const PlanChoice& choice : all_choices()) {
+      // The least chunk and no copies never need more.
+      if (!request_.pinned_choice && (choice.head_chunk != chunk_choices().back() || choice.converts_weights != conversion_choices().back())) continue;
+      Plan plan = evaluate(choice, smallest_capacity());
       if (!smallest || plan.peak_bytes < smallest->peak_bytes) smallest = std::move(plan);
     }
     return *smallest;
@@ -170,21 +217,49 @@ class Search {
 
   // Time per token relative to an endless micro-batch without recomputation. Backward costs two forwards, so a
   // recomputed layer adds a third of its share.
-  double relative_cost(int recomputed_layers, int64_t capacity) const {
-    const double forward_again = double(recomputed_layers) / (3.0 * std::max(1, request_.model->layers()));
-    const double per_pass = request_.device.kind == DeviceKind::kCpu ? kTokensPerPassCpu : kTokensPerPassGpu;
+  double relative_cost(const PlanChoice& choice, int64_t capacity) const {
+    const bool cpu = request_.device.kind == DeviceKind::kCpu;
+    double cost = 1 + double(choice.recomputed_layers) / (3.0 * std::max(1, request_.model->layers()));
     // Whole examples only: 900 tokens hold one text of 512.
     const int64_t mean = std::max<int64_t>(1, request_.workload.mean_length), filled = capacity / mean * mean;
-    const double tokens = double(std::clamp<int64_t>(filled, 1, request_.workload.step_tokens));
-    return (1 + forward_again) * (1 + per_pass / tokens);
+    const int64_t tokens = std::clamp<int64_t>(filled, 1, request_.workload.step_tokens);
+    if (choice.head_chunk > 0) {
+      const int64_t targets = std::max<int64_t>(1, request_.workload.dims(tokens).targets);
+      const double chunks = double((targets + choice.head_chunk - 1) / choice.head_chunk);
+      cost += head_share() * (cpu ? kTokensPerChunkCpu : kTokensPerChunkGpu) * chunks / double(targets);
+    }
+    const double per_pass = (cpu ? kTokensPerPassCpu : kTokensPerPassGpu) + (choice.converts_weights ? kTokensPerConversion : 0);
+    return cost * (1 + per_pass / double(tokens));
+  }
+
+  // Of the work of a token that has something to predict.
+  double head_share() const {
+    int64_t head = 0;
+    for (const Parameter& p : request_.model->parameters()) {
+      if (p.is_table && p.is_factor) head += p.size();
+    }
+    return double(head) / double(std::max<int64_t>(1, parameter_count(request_.model->parameters())));
   }
 
   const PlanRequest& request_;
-  std::shared_ptr<StepGraph> scoring_;
-  std::vector<std::shared_ptr<StepGraph>> graphs_;
+  std::map<std::tuple<int, int64_t, bool>, Graphs> graphs_;
 };
 
 }  // namespace
+
+Dims Workload::dims(int64_t tokens) const {
+  Dims dims{.tokens = tokens, .sequences = std::min(batch_size * sequences_per_example, tokens), .longest = longest};
+  switch (target_rule) {
+    case TargetRule::kNone: break;
+    case TargetRule::kEveryToken: dims.targets = tokens; break;
+    case TargetRule::kMaskedTokens:
+      // Rounded up in each sequence.
+      dims.targets = std::min(tokens, int64_t(std::ceil(masked_share * double(tokens))) + dims.sequences);
+      break;
+    case TargetRule::kLastToken: dims.targets = dims.sequences; break;
+  }
+  return dims;
+}
 
 Plan make_plan(const PlanRequest& request) {
   SNUG_CHECK(request.model != nullptr && request.workload.longest > 0 && request.workload.batch_size > 0);
@@ -207,10 +282,12 @@ PlanSummary summarize(const Plan& plan, std::string device) {
   summary.micro_batch_tokens = plan.capacity.tokens;
   summary.micro_batches = plan.micro_batches;
   summary.max_length = plan.workload.longest;
-  summary.recompute = plan.recomputed_layers == 0 ? "none"
-                      : plan.recomputed_layers == plan.layers
-                          ? "all layers"
-                          : fmt::format("{} of {} layers", plan.recomputed_layers, plan.layers);
+  const int recomputed = plan.choice.recomputed_layers;
+  summary.recompute = recomputed == 0             ? "none"
+                      : recomputed == plan.layers ? "all layers"
+                                                  : fmt::format("{} of {} layers", recomputed, plan.layers);
+  summary.head_chunk_tokens = std::min(plan.choice.head_chunk, plan.capacity.targets);
+  summary.converts_weights = plan.choice.converts_weights;
   return summary;
 }
 

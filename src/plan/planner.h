@@ -1,5 +1,6 @@
-// Chooses how a run uses its memory: the capacity of a micro-batch and how many layers are recomputed, so that the whole
-// process stays inside the budget and as little time as possible is lost. A pure function of its inputs.
+// Chooses how a run uses its memory: the capacity of a micro-batch, how many layers are recomputed, how much of a language
+// model's logits exists at once, and whether weights are kept in the type of products too, so that the whole process
+// stays inside the budget and as little time as possible is lost. A pure function of its inputs.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +17,26 @@
 
 namespace snug {
 
+// Which tokens have something to predict.
+enum class TargetRule : uint8_t {
+  kNone,          // classification
+  kEveryToken,    // causal language modelling: all but the last of each sequence
+  kMaskedTokens,  // a share of each sequence, at least one
+  kLastToken,     // generation
+};
+
 // What is to be run.
 struct Workload {
   int64_t batch_size = 0;   // examples of a step
   int64_t longest = 0;      // tokens of the longest example
   int64_t step_tokens = 0;  // most tokens a step can have
   int64_t mean_length = 1;  // tokens of an example on average: how well micro-batches fill
+  int64_t sequences_per_example = 1;  // at most
+  TargetRule target_rule = TargetRule::kNone;
+  double masked_share = 0;
+
+  // The most that a micro-batch of so many tokens can have.
+  Dims dims(int64_t tokens) const;
 };
 
 // What the process needs besides the arena.
@@ -40,6 +55,15 @@ struct ProcessFacts {
   std::function<size_t(const Dims& capacity)> table_bytes;
 };
 
+// One way to run, besides the capacity of micro-batches.
+struct PlanChoice {
+  int recomputed_layers = 0;
+  int64_t head_chunk = 0;  // target rows; 0 where there is no language model's head
+  bool converts_weights = false;
+
+  bool operator==(const PlanChoice&) const = default;
+};
+
 struct PlanRequest {
   const Model* model = nullptr;
   GraphOptions graph;  // purpose, pooling; recomputed_layers is the planner's
@@ -47,8 +71,9 @@ struct PlanRequest {
   ProcessFacts process;
   uint64_t budget_bytes = 0;
   Device device;
-  std::optional<int> pinned_recompute;          // layers
-  std::optional<int64_t> pinned_capacity;       // tokens
+  std::optional<int> pinned_recompute;     // layers
+  std::optional<int64_t> pinned_capacity;  // tokens
+  std::optional<PlanChoice> pinned_choice;  // all of it: a resumed run's
 };
 
 struct Plan {
@@ -60,7 +85,8 @@ struct Plan {
   Device device;
   DType compute = DType::kF32;
   Dims capacity;
-  int recomputed_layers = 0, layers = 0;
+  PlanChoice choice;
+  int layers = 0;
   int64_t micro_batches = 0;  // of a step with the most tokens
   std::vector<PlanItem> items;  // at the moment of the peak; they add up to peak_bytes
 

@@ -30,12 +30,12 @@ std::span<float> CpuEngine::floats(Region region) const {
           plan_.layout.parameter_bytes / sizeof(float)};
 }
 
-void CpuEngine::begin(uint64_t examples) {
+void CpuEngine::begin(uint64_t targets) {
   std::byte* const gradients = arena_.base() + plan_.layout.gradients;
   over_ranges(int64_t(plan_.layout.parameter_bytes), kZeroGrain,
               [&](int64_t begin, int64_t end) { std::memset(gradients + begin, 0, size_t(end - begin)); });
   *step_.scalar(plan_.step->loss) = 0;
-  context_ = {.seed = seed_, .training = true, .loss_scale = 1.0f / float(examples)};
+  context_ = {.seed = seed_, .training = true, .loss_scale = 1.0f / float(targets)};
 }
 
 void CpuEngine::accumulate(const Batch& micro_batch) {

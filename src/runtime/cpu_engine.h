@@ -11,7 +11,7 @@ class CpuEngine : public Engine {
  public:
   CpuEngine(const Model& model, const Plan& plan, uint64_t seed);
 
-  void begin(uint64_t examples) override;
+  void begin(uint64_t targets) override;
   void accumulate(const Batch& micro_batch) override;
   void update(const AdamWStep& adam, double max_gradient_norm) override;
   StepResult finish() override { return result_; }

@@ -43,10 +43,10 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // One optimizer step: begin, accumulate each micro-batch, update. `examples` of the whole step: micro-batches add up
-  // to their mean. The update clips to `max_gradient_norm` (0: never); `adam.weight_decay` counts where the parameter
+  // One optimizer step: begin, accumulate each micro-batch, update. `targets` of the whole step (examples, or tokens to be
+  // predicted): micro-batches add up to their mean. The update clips to `max_gradient_norm` (0: never); `adam.weight_decay` counts where the parameter
   // table says so. Batches may be reused as soon as accumulate() returns.
-  virtual void begin(uint64_t examples) = 0;
+  virtual void begin(uint64_t targets) = 0;
   virtual void accumulate(const Batch& micro_batch) = 0;
   virtual void update(const AdamWStep& adam, double max_gradient_norm) = 0;
   // Results of updates, oldest first, each once. A device computes on its own: so many updates may wait for finish()
@@ -56,8 +56,9 @@ class Engine {
 
   // Forward only: the plan's scoring graph, or its only graph.
   virtual void score(const Batch& micro_batch) = 0;
-  virtual double take_loss() = 0;  // sum over the examples scored since the last call
-  // Of the last accumulate() or score(): [sequences, columns] logits or embeddings.
+  virtual double take_loss() = 0;  // sum over the targets scored since the last call
+  // Of the last accumulate() or score(): [sequences, columns] logits, embeddings or next tokens; not for a graph that
+  // has no result.
   virtual std::span<const float> result() = 0;
   int64_t result_columns() const { return plan_.step->graph.value(plan_.step->result).desc.cols; }
 

@@ -47,11 +47,13 @@ std::byte* Executor::address(ValueId id) const {
 
 void Executor::resize(const Dims& dims) {
   const Dims& capacity = plan_.capacity;
-  SNUG_CHECK(dims.tokens <= capacity.tokens && dims.sequences <= capacity.sequences && dims.longest <= capacity.longest);
+  SNUG_CHECK(dims.tokens <= capacity.tokens && dims.sequences <= capacity.sequences && dims.longest <= capacity.longest &&
+             dims.targets <= capacity.targets);
   dims_ = dims;
   for (size_t t = 0; t < tensors_.size(); ++t) {
     if (rows_are_[t] == Rows::kTokens) tensors_[t].rows = dims.tokens;
     if (rows_are_[t] == Rows::kSequences) tensors_[t].rows = dims.sequences;
+    if (rows_are_[t] == Rows::kTargets) tensors_[t].rows = dims.targets;
   }
 }
 
