@@ -9,11 +9,13 @@ BatchBuilder::BatchBuilder(const Dims& capacity) {
   starts_.reserve(size_t(capacity.sequences) + 1);
   labels_.reserve(size_t(capacity.sequences));
   samples_.reserve(size_t(capacity.sequences));
+  for (auto* list : {&target_rows_, &target_ids_}) list->reserve(size_t(capacity.targets));
 }
 
 uint64_t BatchBuilder::bytes(const Dims& capacity) {
   return uint64_t(capacity.tokens) * 4 * sizeof(int32_t) +
-         uint64_t(capacity.sequences + 1) * (2 * sizeof(int32_t) + sizeof(uint64_t));
+         uint64_t(capacity.sequences + 1) * (2 * sizeof(int32_t) + sizeof(uint64_t)) +
+         uint64_t(capacity.targets) * 2 * sizeof(int32_t);
 }
 
 void BatchBuilder::add(std::span<const int32_t> ids, std::span<const int32_t> type_ids, int32_t label,
@@ -31,8 +33,29 @@ void BatchBuilder::add(std::span<const int32_t> ids, std::span<const int32_t> ty
   longest_ = std::max(longest_, int64_t(ids.size()));
 }
 
+void BatchBuilder::add_to_text(std::span<const int32_t> ids, int32_t first_position, const Text& text) {
+  const size_t begin = ids_.size();
+  add(ids, {}, text.number, text.place);
+  for (size_t t = begin; t < ids_.size(); ++t) positions_[t] += first_position;
+  longest_ = std::max(longest_, first_position + int64_t(ids.size()));
+  target_rows_.push_back(int32_t(ids_.size()) - 1);
+  target_ids_.push_back(-1);
+}
+
+void BatchBuilder::predict(std::span<const int32_t> tokens, std::span<const int32_t> ids) {
+  for (const int32_t token : tokens) target_rows_.push_back(starts_[starts_.size() - 2] + token);
+  target_ids_.insert(target_ids_.end(), ids.begin(), ids.end());
+}
+
+void BatchBuilder::predict_next_tokens() {
+  for (int32_t t = starts_[starts_.size() - 2]; t + 1 < starts_.back(); ++t) {
+    target_rows_.push_back(t);
+    target_ids_.push_back(ids_[size_t(t) + 1]);
+  }
+}
+
 void BatchBuilder::clear() {
-  for (auto* list : {&ids_, &positions_, &type_ids_, &row_of_, &labels_}) list->clear();
+  for (auto* list : {&ids_, &positions_, &type_ids_, &row_of_, &labels_, &target_rows_, &target_ids_}) list->clear();
   samples_.clear();
   starts_.assign(1, 0);
   longest_ = 0;
@@ -47,6 +70,8 @@ Batch BatchBuilder::view() const {
           .starts = starts_.data(),
           .labels = labels_.data(),
           .samples = samples_.data(),
+          .target_rows = target_rows_.data(),
+          .target_ids = target_ids_.data(),
           .by_id = nullptr};
 }
 

@@ -20,15 +20,24 @@ class BatchBuilder {
   // Empty `type_ids` are all zero. `sample` names the sequence's dropout masks; without it, its place does.
   void add(std::span<const int32_t> ids, std::span<const int32_t> type_ids, int32_t label,
            std::optional<uint64_t> sample = std::nullopt);
+  // More of a text that is being generated: tokens from `first_position` on, of which the last predicts.
+  struct Text {
+    uint64_t place = 0;   // in the cache
+    int32_t number = 0;   // of all texts
+  };
+  void add_to_text(std::span<const int32_t> ids, int32_t first_position, const Text& text);
+  // Of the sequence added last: these tokens predict these ids; or every token the one behind it.
+  void predict(std::span<const int32_t> tokens, std::span<const int32_t> ids);
+  void predict_next_tokens();
   void clear();
 
   bool empty() const { return labels_.empty(); }
   int32_t label(int64_t sequence) const { return labels_[size_t(sequence)]; }
-  Dims dims() const { return {int64_t(ids_.size()), int64_t(labels_.size()), longest_}; }
+  Dims dims() const { return {int64_t(ids_.size()), int64_t(labels_.size()), longest_, int64_t(target_rows_.size())}; }
   Batch view() const;  // valid until the next add() or clear()
 
  private:
-  std::vector<int32_t> ids_, positions_, type_ids_, row_of_, starts_ = {0}, labels_;
+  std::vector<int32_t> ids_, positions_, type_ids_, row_of_, starts_ = {0}, labels_, target_rows_, target_ids_;
   std::vector<uint64_t> samples_;
   int64_t longest_ = 0;
 };

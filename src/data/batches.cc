@@ -15,13 +15,18 @@ namespace {
 
 // The most that one step can hold.
 struct StepLimits {
-  size_t examples = 0, tokens = 0, micro_batches = 0;
+  size_t examples = 0, sequences = 0, tokens = 0, targets = 0, micro_batches = 0;
 };
 
 StepLimits step_limits(const Dataset& data, const BatchOptions& options) {
   StepLimits limits;
   limits.examples = std::min(options.batch_size, data.rows());
+  limits.sequences = limits.examples * data.most_sequences();
   limits.tokens = std::min<uint64_t>(limits.examples * data.longest(), data.tokens());
+  if (options.language_task == LanguageTask::kCausal) limits.targets = limits.tokens;
+  if (options.language_task == LanguageTask::kMasked) {
+    limits.targets = limits.examples * Masker::most_chosen(data.longest(), options.masks->share);
+  }
   // First fit leaves at most one bin half empty or emptier: two bins hold more than one capacity.
   const size_t bins = 2 * limits.tokens / size_t(options.capacity_tokens) + 1;
   limits.micro_batches = std::min(limits.examples, bins);
@@ -33,21 +38,23 @@ StepLimits step_limits(const Dataset& data, const BatchOptions& options) {
 struct StepBuffers {
   explicit StepBuffers(const StepLimits& limits) {
     for (auto* array : {&ids, &positions, &type_ids, &row_of}) array->resize(limits.tokens);
-    starts.resize(limits.examples + limits.micro_batches);
-    labels.resize(limits.examples);
-    samples.resize(limits.examples);
-    rows.resize(limits.examples);
+    starts.resize(limits.sequences + limits.micro_batches);
+    labels.resize(limits.sequences);
+    samples.resize(limits.sequences);
+    rows.resize(limits.sequences);
+    target_rows.resize(limits.targets);
+    target_ids.resize(limits.targets);
     micro_batches.resize(limits.micro_batches);
   }
 
   static size_t bytes(const StepLimits& limits) {
     return limits.tokens * 4 * sizeof(int32_t) +
-           (limits.examples + limits.micro_batches) * sizeof(int32_t) +
-           limits.examples * (sizeof(int32_t) + 2 * sizeof(uint64_t)) +
-           limits.micro_batches * sizeof(MicroBatch);
+           (limits.sequences + limits.micro_batches) * sizeof(int32_t) +
+           limits.sequences * (sizeof(int32_t) + 2 * sizeof(uint64_t)) +
+           limits.targets * 2 * sizeof(int32_t) + limits.micro_batches * sizeof(MicroBatch);
   }
 
-  std::vector<int32_t> ids, positions, type_ids, row_of, starts, labels;
+  std::vector<int32_t> ids, positions, type_ids, row_of, starts, labels, target_rows, target_ids;
   std::vector<uint64_t> samples, rows;
   std::vector<MicroBatch> micro_batches;
   StepBatch step;
@@ -65,10 +72,12 @@ class StepMaker {
         rows_(lengths_.size()) {
     example_.ids.reserve(data.longest());
     example_.type_ids.reserve(data.longest());
+    if (options.language_task == LanguageTask::kMasked) masker_.emplace(options.masks, options.seed, data.longest());
   }
 
-  static size_t bytes(const Dataset& data, const StepLimits& limits) {
-    return Packer::bytes(limits.examples) +
+  static size_t bytes(const Dataset& data, const BatchOptions& options, const StepLimits& limits) {
+    const bool masks = options.language_task == LanguageTask::kMasked;
+    return (masks ? Masker::bytes(data.longest()) : 0) + Packer::bytes(limits.examples) +
            limits.examples * (sizeof(uint32_t) + sizeof(uint64_t)) +
            data.longest() * 2 * sizeof(int32_t);
   }
@@ -83,18 +92,20 @@ class StepMaker {
     out.step.epoch = epoch;
     Cursor at;
     for (size_t bin = 0; bin < bins; ++bin) {
-      const auto members = packer_.order().subspan(at.sequence, packer_.bin_sizes()[bin]);
+      const auto members = packer_.order().subspan(at.example, packer_.bin_sizes()[bin]);
       out.micro_batches[bin] = fill(members, epoch * data_.rows() + first, at, out);
+      at.example += members.size();
     }
-    out.step.examples = at.sequence;
+    out.step.examples = at.example;
     out.step.tokens = at.token;
+    out.step.targets = options_.language_task == LanguageTask::kNone ? at.example : at.target;
     out.step.micro_batches = std::span(out.micro_batches).first(bins);
   }
 
  private:
   // Where the next micro-batch begins in the step's arrays.
   struct Cursor {
-    size_t token = 0, sequence = 0, start = 0;
+    size_t example = 0, token = 0, sequence = 0, start = 0, target = 0;
   };
 
   void look_up(uint64_t epoch, uint64_t first, size_t count) {
@@ -110,36 +121,70 @@ class StepMaker {
                   StepBuffers& out) {
     const Cursor begin = at;
     MicroBatch batch;
-    int32_t tokens = 0;
-    for (size_t i = 0; i < members.size(); ++i) {
-      data_.read(rows_[members[i]], example_);
-      const size_t length = example_.ids.size();
-      std::ranges::copy(example_.ids, out.ids.begin() + ptrdiff_t(at.token));
-      std::ranges::copy(example_.type_ids, out.type_ids.begin() + ptrdiff_t(at.token));
-      const auto positions = out.positions.begin() + ptrdiff_t(at.token);
-      std::iota(positions, positions + ptrdiff_t(length), 0);
-      std::fill_n(out.row_of.begin() + ptrdiff_t(at.token), length, int32_t(i));
-      out.starts[at.start++] = tokens;
-      out.labels[at.sequence] = example_.label;
-      out.samples[at.sequence] = first_sample + members[i];
-      out.rows[at.sequence++] = rows_[members[i]];
-      at.token += length;
-      tokens += int32_t(length);
-      batch.longest = std::max(batch.longest, int64_t(length));
+    for (const uint32_t member : members) {
+      data_.read(rows_[member], example_);
+      uint64_t sample = (first_sample + member) * data_.most_sequences();
+      for (size_t done = 0; done < example_.ids.size();) {
+        const size_t end = sequence_end(done);
+        out.rows[at.sequence] = rows_[member];
+        add_sequence(done, end, sample++, begin, at, out);
+        batch.longest = std::max(batch.longest, int64_t(end - done));
+        done = end;
+      }
     }
-    out.starts[at.start++] = tokens;
-    const auto token_range = [&](const std::vector<int32_t>& array) {
-      return std::span(array).subspan(begin.token, size_t(tokens));
+    out.starts[at.start++] = int32_t(at.token - begin.token);
+    const auto range = [](const auto& array, size_t first, size_t last) {
+      return std::span(array).subspan(first, last - first);
     };
-    batch.ids = token_range(out.ids);
-    batch.positions = token_range(out.positions);
-    batch.type_ids = token_range(out.type_ids);
-    batch.row_of = token_range(out.row_of);
-    batch.starts = std::span(out.starts).subspan(begin.start, members.size() + 1);
-    batch.labels = std::span(out.labels).subspan(begin.sequence, members.size());
-    batch.samples = std::span(out.samples).subspan(begin.sequence, members.size());
-    batch.rows = std::span(out.rows).subspan(begin.sequence, members.size());
+    batch.ids = range(out.ids, begin.token, at.token);
+    batch.positions = range(out.positions, begin.token, at.token);
+    batch.type_ids = range(out.type_ids, begin.token, at.token);
+    batch.row_of = range(out.row_of, begin.token, at.token);
+    batch.starts = range(out.starts, begin.start, at.start);
+    batch.labels = range(out.labels, begin.sequence, at.sequence);
+    batch.samples = range(out.samples, begin.sequence, at.sequence);
+    batch.rows = range(out.rows, begin.sequence, at.sequence);
+    batch.target_rows = range(out.target_rows, begin.target, at.target);
+    batch.target_ids = range(out.target_ids, begin.target, at.target);
     return batch;
+  }
+
+  // Where the sequence that begins at token `begin` of the example ends: behind the next separator.
+  size_t sequence_end(size_t begin) const {
+    const auto& ids = example_.ids;
+    if (data_.separator() < 0) return ids.size();
+    const auto found = std::find(ids.begin() + ptrdiff_t(begin), ids.end(), data_.separator());
+    return size_t(found - ids.begin()) + (found != ids.end());
+  }
+
+  // Tokens [first, last) of the example.
+  void add_sequence(size_t first, size_t last, uint64_t sample, const Cursor& batch, Cursor& at, StepBuffers& out) {
+    const size_t length = last - first;
+    const auto ids = std::span(out.ids).subspan(at.token, length);
+    std::copy_n(example_.ids.begin() + ptrdiff_t(first), length, ids.begin());
+    std::copy_n(example_.type_ids.begin() + ptrdiff_t(first), length, out.type_ids.begin() + ptrdiff_t(at.token));
+    const auto positions = out.positions.begin() + ptrdiff_t(at.token);
+    std::iota(positions, positions + ptrdiff_t(length), 0);
+    std::fill_n(out.row_of.begin() + ptrdiff_t(at.token), length, int32_t(at.sequence - batch.sequence));
+    add_targets(sample, ids, int32_t(at.token - batch.token), at, out);
+    out.starts[at.start++] = int32_t(at.token - batch.token);
+    out.labels[at.sequence] = example_.label;
+    out.samples[at.sequence++] = sample;
+    at.token += length;
+  }
+
+  void add_targets(uint64_t sample, std::span<int32_t> ids, int32_t first_row, Cursor& at, StepBuffers& out) {
+    if (options_.language_task == LanguageTask::kNone) return;
+    int32_t *const rows = out.target_rows.data() + at.target, *const originals = out.target_ids.data() + at.target;
+    size_t count = 0;
+    if (options_.language_task == LanguageTask::kCausal) {
+      for (; count + 1 < ids.size(); ++count) rows[count] = int32_t(count), originals[count] = ids[count + 1];
+    } else {
+      // Evaluation masks the same tokens every time.
+      count = masker_->apply(options_.shuffle ? sample : sample % data_.rows(), ids, rows, originals);
+    }
+    for (size_t i = 0; i < count; ++i) rows[i] += first_row;
+    at.target += count;
   }
 
   const Dataset& data_;
@@ -149,6 +194,7 @@ class StepMaker {
   std::vector<uint32_t> lengths_;  // [examples of the step]
   std::vector<uint64_t> rows_;     // [examples of the step]
   Example example_;
+  std::optional<Masker> masker_;
 };
 
 void check_options(const Dataset& data, const BatchOptions& options) {
@@ -165,7 +211,8 @@ void check_options(const Dataset& data, const BatchOptions& options) {
 Batch MicroBatch::view() const {
   return {.dims = {.tokens = int64_t(ids.size()),
                    .sequences = int64_t(labels.size()),
-                   .longest = longest},
+                   .longest = longest,
+                   .targets = int64_t(target_rows.size())},
           .ids = ids.data(),
           .positions = positions.data(),
           .type_ids = type_ids.data(),
@@ -173,6 +220,8 @@ Batch MicroBatch::view() const {
           .starts = starts.data(),
           .labels = labels.data(),
           .samples = samples.data(),
+          .target_rows = target_rows.data(),
+          .target_ids = target_ids.data(),
           .by_id = nullptr};
 }
 
@@ -305,7 +354,7 @@ bool BatchStream::next(const StepBatch*& step) {
 size_t BatchStream::buffer_bytes(const Dataset& data, const BatchOptions& options) {
   const StepLimits limits = step_limits(data, options);
   return (size_t(options.depth) + 1) * (sizeof(StepBuffers) + StepBuffers::bytes(limits)) +
-         StepMaker::bytes(data, limits) + sizeof(Impl);
+         StepMaker::bytes(data, options, limits) + sizeof(Impl);
 }
 
 }  // namespace snug

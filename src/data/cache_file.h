@@ -15,7 +15,7 @@
 
 namespace snug {
 
-inline constexpr uint32_t kCacheVersion = 1;
+inline constexpr uint32_t kCacheVersion = 2;
 
 // Written as it lies in memory, little-endian.
 struct CacheHeader {
@@ -29,13 +29,15 @@ struct CacheHeader {
   uint64_t fingerprint = 0;
   uint64_t rows = 0, tokens = 0, truncated_rows = 0;
   uint32_t longest = 0, vocab = 0;
+  uint32_t most_sequences = 1;  // of a row
+  int32_t separator = -1;       // behind which a row is cut into sequences; -1: rows are whole
   uint64_t index_begin = 0;   // (rows + 1) u64 offsets of the records
   uint64_t labels_begin = 0;  // from here to the end: the labels
   uint64_t file_bytes = 0;
   uint64_t tail_hash = 0;    // XXH3 of [index_begin, file_bytes)
   uint64_t header_hash = 0;  // XXH3 of everything above
 };
-static_assert(sizeof(CacheHeader) == 128);
+static_assert(sizeof(CacheHeader) == 136);
 
 // In front of every record's ids.
 struct RecordHead {

@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/error.h"
@@ -35,6 +36,10 @@ CacheKey cache_key(const std::filesystem::path& file, const Tokenizer& tokenizer
   text.add(options.known_labels != nullptr);
   if (options.known_labels != nullptr) {
     for (const std::string& name : options.known_labels->names) text.add(name);
+  }
+  if (options.documents) {
+    text.add("documents").add(options.documents->joined).add(uint64_t(options.documents->separator));
+    text.add(options.documents->attention_crosses);
   }
   CacheKey key{XXH3_64bits(text.bytes().data(), text.bytes().size()), {}};
   text.add(std::filesystem::absolute(file).lexically_normal().native());
@@ -100,7 +105,8 @@ struct Dataset::Impl {
   }
 };
 
-Dataset::Dataset(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Dataset::Dataset(std::shared_ptr<const Impl> impl, uint64_t first, uint64_t rows)
+    : impl_(std::move(impl)), first_(first), rows_(rows) {}
 Dataset::Dataset(Dataset&&) noexcept = default;
 Dataset::~Dataset() = default;
 
@@ -113,7 +119,8 @@ Dataset Dataset::open(const std::filesystem::path& file, const Tokenizer& tokeni
   const CacheKey key = cache_key(file, tokenizer, options);
   for (const bool may_build : {true, false}) {
     if (std::optional<OpenCache> cache = open_fresh(file, key)) {
-      return Dataset(std::make_unique<Impl>(Impl{file, std::move(*cache)}));
+      const uint64_t rows = cache->header.rows;
+      return Dataset(std::make_shared<const Impl>(Impl{file, std::move(*cache)}), 0, rows);
     }
     if (may_build) build_cache(file, tokenizer, options, key);
   }
@@ -123,15 +130,21 @@ Dataset Dataset::open(const std::filesystem::path& file, const Tokenizer& tokeni
        key.cache.string(), file.string());
 }
 
-uint64_t Dataset::rows() const { return impl_->header().rows; }
-uint64_t Dataset::tokens() const { return impl_->header().tokens; }
+uint64_t Dataset::rows() const { return rows_; }
+uint64_t Dataset::tokens() const { return std::min(impl_->header().tokens, rows_ * longest()); }
+uint32_t Dataset::most_sequences() const { return impl_->header().most_sequences; }
+int32_t Dataset::separator() const { return impl_->header().separator; }
+Dataset Dataset::part(uint64_t first, uint64_t count) const {
+  SNUG_CHECK(count > 0 && first + count <= rows_);
+  return Dataset(impl_, first_ + first, count);
+}
 uint64_t Dataset::truncated_rows() const { return impl_->header().truncated_rows; }
 uint32_t Dataset::longest() const { return impl_->header().longest; }
 const LabelSet& Dataset::labels() const { return impl_->cache.labels.labels; }
 uint64_t Dataset::fingerprint() const { return impl_->header().fingerprint; }
 uint64_t Dataset::source_hash() const { return impl_->header().source_hash; }
 const std::filesystem::path& Dataset::source() const { return impl_->source; }
-uint32_t Dataset::length(uint64_t row) const { return impl_->place(row).length; }
+uint32_t Dataset::length(uint64_t row) const { return impl_->place(first_ + row).length; }
 
 namespace {
 
@@ -150,7 +163,8 @@ bool widen(const char* stored, std::span<int32_t> ids, uint32_t vocab) {
 
 }  // namespace
 
-void Dataset::read(uint64_t row, Example& out) const {
+void Dataset::read(uint64_t row_of_part, Example& out) const {
+  const uint64_t row = first_ + row_of_part;
   const CacheHeader& header = impl_->header();
   const Impl::Place place = impl_->place(row);
   out.ids.resize(place.length);

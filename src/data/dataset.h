@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "data/labels.h"
@@ -14,6 +15,16 @@
 #include "text/tokenizer.h"
 
 namespace snug {
+
+// Language modelling: rows are not classified but read on.
+struct DocumentOptions {
+  // Documents end to end, each followed by the separator, cut into rows of max_length tokens; no
+  // token is lost, and only the last row is shorter. Otherwise every document is a row of its own.
+  bool joined = true;
+  int32_t separator = -1;  // a token id; -1: none
+  // Whether a row may be read as one text where it holds several documents.
+  bool attention_crosses = false;
+};
 
 struct DatasetOptions {
   Columns columns{};
@@ -27,6 +38,7 @@ struct DatasetOptions {
   int threads =
       1;  // tokenizing threads while the cache is built; the caller's own reads and writes
   bool has_header = true;
+  std::optional<DocumentOptions> documents{};  // labels and second texts are then ignored
 };
 
 struct Example {
@@ -48,6 +60,12 @@ class Dataset {
   uint64_t tokens() const;  // over all rows, after truncation
   uint64_t truncated_rows() const;
   uint32_t longest() const;  // tokens of the longest row, after truncation
+  // A row of joined documents is as many sequences as it holds documents, or parts of them: it is
+  // cut behind each separator.
+  uint32_t most_sequences() const;  // of any row
+  int32_t separator() const;        // -1: rows are not cut
+  // The rows [first, first + count), sharing the file. tokens() is then an upper bound.
+  Dataset part(uint64_t first, uint64_t count) const;
   const LabelSet& labels() const;
   uint64_t fingerprint() const;  // of the contents: the file's hash, tokenizer and options
   uint64_t source_hash() const;  // of the file alone
@@ -66,8 +84,9 @@ class Dataset {
 
  private:
   struct Impl;
-  explicit Dataset(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  Dataset(std::shared_ptr<const Impl> impl, uint64_t first, uint64_t rows);
+  std::shared_ptr<const Impl> impl_;
+  uint64_t first_, rows_;
 };
 
 }  // namespace snug

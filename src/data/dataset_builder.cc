@@ -21,7 +21,7 @@ constexpr size_t kBlocksPerThread = 2;
 
 struct BlockRow {
   size_t text_begin = 0, text_size = 0, pair_size = 0;
-  bool has_pair = false;
+  bool has_pair = false, continues = false;
   int32_t label = -1;
   uint64_t line = 0;
 };
@@ -33,6 +33,7 @@ struct Block {
   uint64_t first_row = 0;
   std::vector<char> records;
   std::vector<uint32_t> sizes;
+  std::vector<int32_t> ids;  // joined documents: of all rows, end to end; records are cut from them later
   uint64_t tokens = 0, truncated_rows = 0;
   uint32_t longest = 0;
   std::exception_ptr error;
@@ -46,13 +47,14 @@ struct Block {
     rows.clear();
     records.clear();
     sizes.clear();
+    ids.clear();
     tokens = truncated_rows = longest = 0;
     error = nullptr;
   }
 
   void add(const Row& row, int32_t label) {
     rows.push_back({text.size(), row.text.size(), row.text_pair.value_or("").size(),
-                    row.text_pair.has_value(), label, row.line});
+                    row.text_pair.has_value(), row.continues, label, row.line});
     text.append(row.text).append(row.text_pair.value_or(""));
   }
 };
@@ -66,6 +68,7 @@ class RowEncoder {
   RowEncoder(const Tokenizer& tokenizer, const DatasetOptions& options, std::string file)
       : tokenizer_(tokenizer),
         need_(options.labels),
+        documents_(options.documents),
         max_length_(options.max_length),
         id_bytes_(cache_id_bytes(tokenizer)),
         file_(std::move(file)) {}
@@ -73,7 +76,11 @@ class RowEncoder {
   void encode(Block& block) {
     for (size_t i = 0; i < block.rows.size(); ++i) {
       try {
-        encode_row(block, i);
+        if (documents_ && documents_->joined) {
+          encode_document(block, i);
+        } else {
+          encode_row(block, i);
+        }
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kInput) throw;  // not this row's fault
         throw Error(ErrorKind::kInput,
@@ -89,7 +96,12 @@ class RowEncoder {
     const std::string_view text(block.text.data() + row.text_begin, row.text_size);
     std::optional<std::string_view> pair;
     if (row.has_pair) pair = std::string_view(text.data() + text.size(), row.pair_size);
-    tokenizer_.encode(text, pair, {.max_length = max_length_}, encoding_);
+    const bool ends = documents_ && documents_->separator >= 0;
+    tokenizer_.encode(text, pair, {.max_length = max_length_ - ends}, encoding_);
+    if (ends) {
+      encoding_.ids.push_back(documents_->separator);
+      encoding_.type_ids.push_back(0);
+    }
     check_encoding();
     const size_t before = block.records.size();
     append_record({block.first_row + index, row.label, first_text_size(), encoding_.ids}, id_bytes_,
@@ -98,6 +110,17 @@ class RowEncoder {
     block.tokens += encoding_.ids.size();
     block.longest = std::max(block.longest, uint32_t(encoding_.ids.size()));
     if (encoding_.ids.size() == max_length_) block.truncated_rows += is_longer(text, pair);
+  }
+
+  // Without special tokens: documents are joined by the separator alone.
+  void encode_document(Block& block, size_t index) {
+    const BlockRow& row = block.rows[index];
+    const std::string_view text(block.text.data() + row.text_begin, row.text_size);
+    tokenizer_.encode(text, std::nullopt, {.truncation = Truncation::kNone, .special_tokens = false}, encoding_);
+    for (const int32_t id : encoding_.ids) SNUG_CHECK(id >= 0 && id < tokenizer_.vocab_size());
+    block.ids.insert(block.ids.end(), encoding_.ids.begin(), encoding_.ids.end());
+    const bool ends = !row.continues && !encoding_.ids.empty();
+    if (ends && documents_->separator >= 0) block.ids.push_back(documents_->separator);
   }
 
   // Only a second look can tell a text that fills max_length exactly from one that was cut.
@@ -123,6 +146,7 @@ class RowEncoder {
 
   const Tokenizer& tokenizer_;
   LabelNeed need_;
+  std::optional<DocumentOptions> documents_;
   size_t max_length_;
   uint32_t id_bytes_;
   std::string file_;
@@ -219,9 +243,12 @@ class Builder {
         reader_(open_rows(hashing_source(file_source(source), &source_hash_), source.string(),
                           {.columns = options.columns,
                            .labels = options.labels,
-                           .has_header = options.has_header})),
+                           .has_header = options.has_header,
+                           .documents = options.documents && options.documents->joined})),
         labels_({options.known_labels, options.labels, source.string()}),
-        header_(initial_header(tokenizer, key)),
+        documents_(options.documents),
+        max_length_(options.max_length),
+        header_(initial_header(tokenizer, options, key)),
         writer_(key.cache),
         progress_("reading " + source.filename().string(), file_.size(), "bytes"),
         threads_(RowEncoder(tokenizer, options, source.string()), std::max(options.threads, 1)) {}
@@ -254,8 +281,12 @@ class Builder {
     return now_ns - file_.mtime_ns() > nanoseconds(2s).count() ? file_.mtime_ns() : 0;
   }
 
-  static CacheHeader initial_header(const Tokenizer& tokenizer, const CacheKey& key) {
+  static CacheHeader initial_header(const Tokenizer& tokenizer, const DatasetOptions& options,
+                                    const CacheKey& key) {
     CacheHeader header;
+    if (options.documents && options.documents->joined && !options.documents->attention_crosses) {
+      header.separator = options.documents->separator;
+    }
     header.key = key.contents;
     header.vocab = uint32_t(tokenizer.vocab_size());
     header.id_bytes = cache_id_bytes(tokenizer);
@@ -278,6 +309,7 @@ class Builder {
   }
 
   void write(const Block& block) {
+    if (documents_ && documents_->joined) return write_joined(block.ids, /*last=*/false);
     writer_.append(block.records, block.sizes);
     header_.rows += block.rows.size();
     header_.tokens += block.tokens;
@@ -285,7 +317,29 @@ class Builder {
     header_.longest = std::max(header_.longest, block.longest);
   }
 
+  // Cuts what has come so far into rows; the rest waits for more.
+  void write_joined(std::span<const int32_t> ids, bool last) {
+    joined_.insert(joined_.end(), ids.begin(), ids.end());
+    size_t done = 0;
+    for (size_t left = joined_.size(); left >= max_length_ || (last && left > 0); left = joined_.size() - done) {
+      const auto row = std::span(joined_).subspan(done, std::min(left, max_length_));
+      done += row.size();
+      record_.clear();
+      append_record({header_.rows++, -1, uint32_t(row.size()), row}, header_.id_bytes, record_);
+      const auto size = uint32_t(record_.size());
+      writer_.append(record_, {&size, 1});
+      header_.tokens += row.size();
+      header_.longest = std::max(header_.longest, uint32_t(row.size()));
+      if (header_.separator >= 0) {
+        const auto cuts = std::ranges::count(row.first(row.size() - 1), header_.separator);
+        header_.most_sequences = std::max(header_.most_sequences, uint32_t(cuts + 1));
+      }
+    }
+    joined_.erase(joined_.begin(), joined_.begin() + ptrdiff_t(done));
+  }
+
   void finish() {
+    if (documents_ && documents_->joined) write_joined({}, /*last=*/true);
     if (header_.rows == 0) fail(ErrorKind::kInput, "{}: no rows of data", source_.string());
     if (!any_text_) {
       fail(ErrorKind::kInput, "{}: the text is empty in every row (column \"{}\")",
@@ -310,6 +364,10 @@ class Builder {
   uint64_t source_hash_ = 0;
   std::unique_ptr<RowReader> reader_;
   LabelCollector labels_;
+  std::optional<DocumentOptions> documents_;
+  size_t max_length_;
+  std::vector<int32_t> joined_;  // tokens that do not fill a row yet
+  std::vector<char> record_;
   CacheHeader header_;
   CacheWriter writer_;
   Progress progress_;

@@ -26,6 +26,7 @@ struct Row {
   std::optional<std::string_view>
       label{};        // as written; JSON numbers in decimal, booleans as true/false
   uint64_t line = 0;  // 1-based line where the row begins, for messages
+  bool continues = false;  // the next row is more of the same document
 };
 
 enum class LabelNeed { kRequired, kOptional, kIgnored };
@@ -43,6 +44,8 @@ struct RowReaderOptions {
   LabelNeed labels = LabelNeed::kRequired;
   std::string stdin_format = "txt";  // an extension, as in "jsonl" or "csv.gz"
   bool has_header = true;            // CSV and TSV; without one, columns are named by number
+  bool documents = false;            // plain text: the file is one document, handed out in pieces,
+                                     // line breaks included, instead of a row for each line
   size_t max_record_bytes = 64 << 20;
 };
 
