@@ -29,7 +29,14 @@ struct CommonOptions {
 };
 
 struct TrainOptions : CommonOptions {
-  std::string task;  // empty: from the model and the data
+  std::string task;  // classify, clm, mlm; empty: from the model and the data
+  // Language modelling.
+  int64_t block_size = 0;              // clm: tokens a block; 0: what the model has positions for
+  bool concat = true;                  // clm: documents end to end in blocks; false: each is an example
+  bool attention_across_documents = false;  // clm: a block is one text, whatever it holds
+  double validation_split_percentage = 5;   // of the blocks, the last ones, where no validation file is given
+  double mlm_probability = 0.15;
+  bool whole_word_mask = false;  // mlm: all tokens of a word, or none
   std::string train, validation, output_dir;
   int64_t batch_size = 8;  // examples per step, however many micro-batches that takes
   double learning_rate = 5e-5, weight_decay = 0, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
@@ -74,6 +81,8 @@ struct PlanSummary {
   uint64_t budget_bytes = 0, peak_bytes = 0, overhead_bytes = 0, arena_bytes = 0, host_peak_bytes = 0;
   uint64_t minimum_budget_bytes = 0;
   int64_t batch_size = 0, micro_batch_tokens = 0, micro_batches = 0, max_length = 0;
+  int64_t head_chunk_tokens = 0;  // tokens whose logits exist at once; 0 where the head is no language model's
+  bool converts_weights = false;  // weights are converted to the precision of products when used, not kept in it
   std::vector<PlanItem> items;
   std::vector<Alternative> would_fit_with;  // only where it does not fit
 
@@ -105,7 +114,8 @@ TrainSummary train(const TrainOptions& options, const std::function<void(const S
 struct EvalOptions : CommonOptions {
   std::string data;
 };
-// loss, accuracy, f1, f1_macro, f1_micro, matthews_correlation, examples, examples_per_second
+// loss, accuracy, f1, f1_macro, f1_micro, matthews_correlation, examples, examples_per_second; of a language model loss,
+// perplexity, predicted_tokens, examples, examples_per_second
 std::map<std::string, double> evaluate(const EvalOptions& options);
 
 struct InferenceOptions : CommonOptions {
@@ -122,8 +132,41 @@ struct Prediction {
 void predict(const InferenceOptions& options, const std::function<void(const Prediction&)>& on_prediction);
 void embed(const InferenceOptions& options, const std::function<void(const std::vector<float>&)>& on_embedding);
 
+struct GenerateOptions : CommonOptions {
+  std::vector<std::string> prompts;  // one or more; or
+  std::string input;                 // a file of them, or "-"
+  int64_t max_new_tokens = 100;
+  double temperature = 1.0;  // 0: always the most likely token
+  int64_t top_k = 50;        // 0: all tokens
+  double top_p = 1.0;
+  double repetition_penalty = 1.0;
+  std::vector<std::string> stop;  // texts that end the writing; they are not part of it
+  uint64_t seed = 42;
+  int64_t num_return = 1;   // texts for each prompt
+  int64_t batch_size = 32;  // texts written at once, memory allowing
+  bool sliding = false;     // go on beyond the model's positions: the older half of the text is then forgotten
+  bool ignore_eos = false;  // the end-of-text token does not end the writing
+};
+struct GeneratedText {
+  std::string prompt, text;  // what was written, without the prompt
+  uint64_t tokens = 0;
+  std::string finish_reason;   // eos, stop, length
+  double log_probability = 0;  // of all its tokens
+};
+struct GenerateSummary {
+  std::vector<GeneratedText> texts;  // prompt by prompt, num_return of each
+  uint64_t tokens = 0;               // written, all texts together
+  double seconds = 0, tokens_per_second = 0;  // of the writing, without loading
+  uint64_t predicted_peak_bytes = 0, measured_peak_bytes = 0;
+
+  std::string to_json() const;
+};
+// on_piece is called with the number of a text and what has just been added to it.
+GenerateSummary generate(const GenerateOptions& options,
+                         const std::function<void(size_t text, const std::string& piece)>& on_piece = {});
+
 struct InitOptions {
-  std::string model_type = "bert", train, output_dir;
+  std::string model_type = "bert", train, output_dir;  // bert, roberta, gpt2
   std::string text_column;
   int64_t vocab_size = 8000, hidden_size = 256, num_hidden_layers = 4, num_attention_heads = 4;
   int64_t intermediate_size = 0;  // 0: four times hidden_size

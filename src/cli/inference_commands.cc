@@ -92,12 +92,62 @@ void add_embed(CLI::App& app) {
   });
 }
 
+void add_generate(CLI::App& app) {
+  struct Flags {
+    GenerateOptions options;
+    bool json = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("generate", "write on from a prompt with a causal language model");
+  GenerateOptions& o = flags->options;
+  add_model_flag(*command, o);
+  add_memory_flags(*command, o);
+  const auto take_all = CLI::MultiOptionPolicy::TakeAll;
+  command->add_option("--prompt", o.prompts, "what to go on from; may be given several times")->expected(1)->multi_option_policy(take_all);
+  command->add_option("--input", o.input, "a file of prompts: .txt (one a line), .jsonl, .csv, .tsv; - is standard input");
+  command->add_option(spellings("--text-column"), o.text_column, "column of the prompt in --input [usual names]");
+  command->add_option(spellings("--max-new-tokens"), o.max_new_tokens, "tokens to write at most")->capture_default_str();
+  command->add_option("--temperature", o.temperature, "below 1 is bolder, above 1 wilder; 0: always the most likely token")
+      ->capture_default_str();
+  command->add_flag_callback("--greedy", [&o] { o.temperature = 0; }, "the same as --temperature 0");
+  command->add_option(spellings("--top-k"), o.top_k, "draw from the so many most likely tokens; 0: from all")->capture_default_str();
+  command->add_option(spellings("--top-p"), o.top_p, "draw from the most likely tokens that have this probability together")
+      ->capture_default_str();
+  command->add_option(spellings("--repetition-penalty"), o.repetition_penalty, "above 1: tokens that are there become less likely")
+      ->capture_default_str();
+  command->add_option("--stop", o.stop, "a text that ends the writing; may be given several times")->expected(1)->multi_option_policy(take_all);
+  command->add_option("--seed", o.seed, "of the draws")->capture_default_str();
+  command->add_option(spellings("--num-return,--num-return-sequences"), o.num_return, "texts for each prompt")->capture_default_str();
+  command->add_option(spellings("--batch-size"), o.batch_size, "texts written at once, memory allowing")->capture_default_str();
+  command->add_flag("--sliding", o.sliding, "go on beyond the model's positions, forgetting the older half of the text");
+  command->add_flag(spellings("--ignore-eos"), o.ignore_eos, "write on behind the end-of-text token");
+  command->add_flag("--json", flags->json, "one JSON object on standard output");
+  command->callback([flags] {
+    // One text is shown as it is written, several when each is finished.
+    const bool live = !flags->json && flags->options.prompts.size() == 1 && flags->options.num_return == 1;
+    if (live) std::fputs(flags->options.prompts[0].c_str(), stdout);
+    const GenerateSummary summary = generate(flags->options, [live](size_t, const std::string& piece) {
+      if (!live) return;
+      std::fputs(piece.c_str(), stdout);
+      std::fflush(stdout);
+    });
+    if (flags->json) {
+      std::puts(summary.to_json().c_str());
+      return;
+    }
+    if (live) std::puts("");
+    else for (const GeneratedText& text : summary.texts) std::puts(fmt::format("{}{}\n---", text.prompt, text.text).c_str());
+    std::fputs(fmt::format("{} tokens, {:.0f} tokens/s\n", summary.tokens, summary.tokens_per_second).c_str(), stderr);
+  });
+}
+
 }  // namespace
 
 void add_inference_commands(CLI::App& app) {
   add_eval(app);
   add_predict(app);
   add_embed(app);
+  add_generate(app);
 }
 
 }  // namespace snug

@@ -17,7 +17,7 @@ namespace {
 void add_init(CLI::App& app) {
   const auto options = std::make_shared<InitOptions>();
   CLI::App* command = app.add_subcommand("init", "a fresh model folder with a vocabulary learned from your text");
-  command->add_option(spellings("--model-type"), options->model_type, "bert")->capture_default_str();
+  command->add_option(spellings("--model-type"), options->model_type, "bert, roberta or gpt2")->capture_default_str();
   command->add_option(spellings("--train,--train-file"), options->train, "text to learn the vocabulary from")->required();
   command->add_option(spellings("--text-column"), options->text_column, "column of the text [usual names]");
   command->add_flag_callback(spellings("--no-header"), [options] { options->header = false; }, "the first line is data");
@@ -28,7 +28,7 @@ void add_init(CLI::App& app) {
   command->add_option(spellings("--intermediate-size"), options->intermediate_size, "[four times the width]");
   command->add_option(spellings("--max-position-embeddings"), options->max_position_embeddings, "longest text in tokens")
       ->capture_default_str();
-  command->add_flag("!--cased", options->lowercase, "keep upper case and accents");
+  command->add_flag("!--cased", options->lowercase, "bert: keep upper case and accents; the others always do");
   command->add_option("--seed", options->seed, "of the weights")->capture_default_str();
   command->add_option(spellings("--output-dir"), options->output_dir, "the new folder")->required();
   command->callback([options] { init_model(*options); });
@@ -45,7 +45,7 @@ void add_inspect(CLI::App& app) {
   command->add_flag("--json", flags->json, "one JSON object on standard output");
   command->callback([flags] {
     const auto path = std::filesystem::path(flags->folder) / "config.json";
-    const BertConfig config = parse_config(read_small_file(path), path.string());
+    const ModelConfig config = parse_config(read_small_file(path), path.string());
     const WeightFolder files(flags->folder);
     uint64_t elements = 0;
     std::map<std::string, uint64_t> dtypes;
@@ -54,14 +54,14 @@ void add_inspect(CLI::App& app) {
       dtypes[std::string(dtype_name(tensor.dtype))] += tensor.bytes();
       if (is_float(tensor.dtype)) elements += tensor.elements();
     }
-    const OrderedJson json = {{"model_type", config.model_type},
+    const OrderedJson json = {{"model_type", model_type(config.family)},
                               {"architectures", config.architectures},
                               {"layers", config.num_hidden_layers},
                               {"hidden_size", config.hidden_size},
                               {"attention_heads", config.num_attention_heads},
                               {"intermediate_size", config.intermediate_size},
                               {"vocab_size", config.vocab_size},
-                              {"max_positions", config.max_position_embeddings},
+                              {"max_length", config.max_length()},
                               {"labels", config.labels},
                               {"tensors", files.names().size()},
                               {"parameters", elements},

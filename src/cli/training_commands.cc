@@ -24,9 +24,20 @@ struct TrainingFlags {
 
 void add_data_flags(CLI::App& command, TrainingFlags& flags) {
   TrainOptions& o = flags.options;
-  command.add_option("--task", o.task, "classify [from the model and the data]");
-  command.add_option(spellings("--train,--train-file"), o.train, "training data: .csv, .tsv, .jsonl, also .gz or .zst")->required();
+  command.add_option("--task", o.task, "classify, clm (write on), mlm (fill in) [from the model and the data]");
+  command.add_option(spellings("--train,--train-file"), o.train, "training data: .csv, .tsv, .jsonl, .txt, also .gz or .zst")
+      ->required();
   command.add_option(spellings("--validation,--validation-file"), o.validation, "validation data");
+  command.add_option(spellings("--validation-split-percentage"), o.validation_split_percentage,
+                     "clm and mlm without --validation: this share of the training data, its end, is kept for it")
+      ->capture_default_str();
+  command.add_option(spellings("--block-size"), o.block_size, "clm: tokens a block; 0: as many as the model has positions")
+      ->capture_default_str();
+  command.add_flag("--concat,!--no-concat", o.concat, "clm: documents end to end in blocks; --no-concat: each is an example [on]");
+  command.add_flag(spellings("--attention-across-documents"), o.attention_across_documents,
+                   "clm: tokens see the documents before their own in a block");
+  command.add_option(spellings("--mlm-probability"), o.mlm_probability, "mlm: share of the tokens to guess")->capture_default_str();
+  command.add_flag(spellings("--whole-word-mask"), o.whole_word_mask, "mlm: all tokens of a word, or none");
   add_column_flags(command, o, /*with_label=*/true);
   command.add_option(spellings("--cache-dir"), o.cache_dir, "where tokenized data is kept [~/.cache/snug]");
   command.add_flag(spellings("--ignore-mismatched-sizes"), o.ignore_mismatched_sizes,
@@ -74,7 +85,7 @@ void add_evaluation_flags(CLI::App& command, TrainOptions& o) {
   command.add_option(spellings("--save-total-limit"), o.save_total_limit, "checkpoints to keep")->capture_default_str();
   command.add_flag(spellings("--load-best-model-at-end"), o.load_best_model_at_end, "write the best model, not the last");
   command.add_option(spellings("--metric-for-best-model"), o.metric_for_best_model,
-                     "loss, accuracy, f1, f1_macro, f1_micro, matthews_correlation")->capture_default_str();
+                     "loss, accuracy, f1, f1_macro, f1_micro, matthews_correlation; perplexity")->capture_default_str();
   command.add_option(spellings("--greater-is-better"), o.greater_is_better, "[false for loss, true for the rest]");
   command.add_option(spellings("--early-stopping-patience"), o.early_stopping_patience,
                      "stop after so many evaluations without improvement; 0: never")->capture_default_str();

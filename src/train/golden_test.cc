@@ -1,5 +1,5 @@
-// The whole model against PyTorch and transformers: logits, every gradient, ten AdamW steps, with and without
-// recomputation and for several micro-batch capacities. tests/golden/make_bert_golden.py makes the expected values, in
+// Whole models against PyTorch and transformers: logits, every gradient, ten AdamW steps, with and without recomputation,
+// for several micro-batch capacities and chunks of the head. tests/golden/make_golden.py makes the expected values, in
 // fp64; ours are fp32.
 #include <gtest/gtest.h>
 
@@ -19,7 +19,17 @@
 namespace snug {
 namespace {
 
-const std::filesystem::path kFolder = std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden/bert-tiny";
+struct Case {
+  const char* model;
+  Head head;
+  int64_t capacity;
+  int recomputed_layers;
+  int64_t head_chunk = 0;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.model << ", " << c.capacity << " tokens, " << c.recomputed_layers << " layers recomputed, chunks of " << c.head_chunk;
+}
 
 // Rows in order, a new micro-batch whenever the next row does not fit.
 std::vector<BatchBuilder> pack(const Json& rows, size_t capacity) {
@@ -27,57 +37,67 @@ std::vector<BatchBuilder> pack(const Json& rows, size_t capacity) {
   for (const Json& row : rows) {
     const auto ids = row.at("ids").get<std::vector<int32_t>>(), types = row.at("type_ids").get<std::vector<int32_t>>();
     if (size_t(packed.back().dims().tokens) + ids.size() > capacity) packed.emplace_back();
-    packed.back().add(ids, types, row.at("label"));
+    packed.back().add(ids, types, row.value("label", -1));
+    if (row.contains("target_rows")) {
+      packed.back().predict(row["target_rows"].get<std::vector<int32_t>>(), row["target_ids"].get<std::vector<int32_t>>());
+    }
   }
   return packed;
 }
 
-class Golden : public testing::TestWithParam<std::pair<int64_t, int>> {  // capacity, recomputed layers
+uint64_t count_targets(const Json& rows) {
+  uint64_t count = 0;
+  for (const Json& row : rows) count += row.contains("target_rows") ? row["target_rows"].size() : 1;
+  return count;
+}
+
+class Golden : public testing::TestWithParam<Case> {
  protected:
-  Golden() : steps_(parse_json(read_small_file(kFolder / "steps.json"), "steps.json")) {
-    const BertConfig config = parse_config(read_small_file(kFolder / "config.json"), "config.json");
-    model_ = make_bert(config, Head::kClassifier);
+  Golden()
+      : folder_(std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden" / GetParam().model),
+        steps_(parse_json(read_small_file(folder_ / "steps.json"), "steps.json")),
+        model_(make_model(parse_config(read_small_file(folder_ / "config.json"), "config.json"), GetParam().head)) {}
+
+  bool is_language() const { return GetParam().head != Head::kClassifier; }
+
+  std::unique_ptr<Engine> make_engine(Purpose purpose, Plan& plan) const {
     PlanRequest request;
     request.model = model_.get();
+    request.graph.purpose = purpose;
     request.workload = {.batch_size = 7, .longest = 40, .step_tokens = 106};
+    if (is_language()) request.workload.target_rule = TargetRule::kEveryToken;
     request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
     request.budget_bytes = uint64_t{1} << 30;
     request.device = {.kind = DeviceKind::kCpu, .threads = 2};
-    request.pinned_capacity = GetParam().first;
-    request.pinned_recompute = GetParam().second;
-    plan_ = make_plan(request);
-    engine_ = std::make_unique<CpuEngine>(*model_, plan_, /*seed=*/1);
-    load_weights(WeightFolder(kFolder), model_->parameters(),
-                 [this](size_t i) { return engine_->parameter(Region::kWeights, i); }, {});
-    engine_->weights_changed();
+    request.pinned_capacity = GetParam().capacity;
+    request.pinned_choice = {.recomputed_layers = purpose == Purpose::kTraining ? GetParam().recomputed_layers : 0,
+                             .head_chunk = GetParam().head_chunk};
+    plan = make_plan(request);
+    auto engine = std::make_unique<CpuEngine>(*model_, plan, /*seed=*/1);
+    load_weights(WeightFolder(folder_), *model_, [&](size_t i) { return engine->parameter(Region::kWeights, i); }, {});
+    engine->weights_changed();
+    return engine;
   }
 
-  // Forward and backward of one step. Logits in row order.
-  void accumulate(const Json& rows) {
-    engine_->begin(rows.size());
-    logits_.clear();
-    for (const BatchBuilder& micro : pack(rows, size_t(plan_.capacity.tokens))) {
-      engine_->accumulate(micro.view());
-      const std::span<const float> logits = engine_->result();
-      logits_.insert(logits_.end(), logits.begin(), logits.end());
-    }
+  // Forward and backward of one step.
+  void accumulate(Engine& engine, const Json& rows) const {
+    engine.begin(count_targets(rows));
+    for (const BatchBuilder& micro : pack(rows, size_t(GetParam().capacity))) engine.accumulate(micro.view());
   }
-  StepResult update(int64_t step) {
-    engine_->update({.learning_rate = steps_["learning_rate"],
-                     .beta1 = steps_["beta1"],
-                     .beta2 = steps_["beta2"],
-                     .epsilon = steps_["epsilon"],
-                     .weight_decay = steps_["weight_decay"],
-                     .step = step},
-                    steps_["max_grad_norm"]);
-    return engine_->finish();
+  StepResult update(Engine& engine, int64_t step) const {
+    engine.update({.learning_rate = steps_["learning_rate"],
+                   .beta1 = steps_["beta1"],
+                   .beta2 = steps_["beta2"],
+                   .epsilon = steps_["epsilon"],
+                   .weight_decay = steps_["weight_decay"],
+                   .step = step},
+                  steps_["max_grad_norm"]);
+    return engine.finish();
   }
 
+  std::filesystem::path folder_;
   Json steps_;
   std::unique_ptr<Model> model_;
-  Plan plan_;
-  std::unique_ptr<Engine> engine_;
-  std::vector<float> logits_;
 };
 
 double norm_of(std::span<const float> values) {
@@ -92,29 +112,42 @@ double distance(std::span<const float> a, std::span<const float> b) {
   return std::sqrt(sum);
 }
 
-TEST_P(Golden, LogitsAndEveryGradient) {
-  accumulate(steps_["batches"][0]);
-  const SafetensorsFile expected(kFolder / "expected.safetensors");
-  const auto read = [&](const std::string& name) {
-    const TensorEntry* entry = expected.find(name);
-    EXPECT_NE(entry, nullptr) << name;
-    std::vector<float> values(entry->elements());
-    expected.read_as_f32(*entry, 0, values);
-    return values;
-  };
-  const auto logits = read("logits");
-  ASSERT_EQ(logits.size(), logits_.size());
-  EXPECT_LE(distance(logits, logits_), 1e-5 * norm_of(logits));
+std::vector<float> read(const SafetensorsFile& file, const std::string& name) {
+  const TensorEntry* entry = file.find(name);
+  EXPECT_NE(entry, nullptr) << name;
+  std::vector<float> values(entry->elements());
+  file.read_as_f32(*entry, 0, values);
+  return values;
+}
 
+TEST_P(Golden, Logits) {
+  Plan plan;
+  const auto engine = make_engine(is_language() ? Purpose::kLogits : Purpose::kScoring, plan);
+  std::vector<float> logits;
+  for (const BatchBuilder& micro : pack(steps_["batches"][0], size_t(GetParam().capacity))) {
+    engine->score(micro.view());
+    const std::span<const float> result = engine->result();
+    logits.insert(logits.end(), result.begin(), result.end());
+  }
+  const auto expected = read(SafetensorsFile(folder_ / "expected.safetensors"), "logits");
+  ASSERT_EQ(expected.size(), logits.size());
+  EXPECT_LE(distance(expected, logits), 1e-5 * norm_of(expected));
+}
+
+TEST_P(Golden, EveryGradient) {
+  Plan plan;
+  const auto engine = make_engine(Purpose::kTraining, plan);
+  accumulate(*engine, steps_["batches"][0]);
+  const SafetensorsFile expected(folder_ / "expected.safetensors");
   const double total = steps_["gradient_norms"][0];
   size_t compared = 0;
   for (size_t i = 0; i < model_->parameters().size(); ++i) {
     const Parameter& parameter = model_->parameters()[i];
     std::vector<float> gradient(size_t(parameter.size()));
-    engine_->parameter(Region::kGradients, i).read(0, std::as_writable_bytes(std::span(gradient)));
+    engine->parameter(Region::kGradients, i).read(0, std::as_writable_bytes(std::span(gradient)));
     std::span<const float> ours = gradient;
     for (const ParameterPart& part : parameter.parts) {
-      const auto want = read("gradient." + part.name);
+      const auto want = read(expected, "gradient." + part.name);
       const auto got = ours.first(want.size());
       ours = ours.subspan(want.size());
       // The gradient of the keys' bias is zero in exact arithmetic (softmax ignores it), so what is left is rounding of
@@ -128,9 +161,11 @@ TEST_P(Golden, LogitsAndEveryGradient) {
 }
 
 TEST_P(Golden, TenLossesOfAdamW) {
+  Plan plan;
+  const auto engine = make_engine(Purpose::kTraining, plan);
   for (size_t step = 0; step < steps_["batches"].size(); ++step) {
-    accumulate(steps_["batches"][step]);
-    const StepResult result = update(int64_t(step) + 1);
+    accumulate(*engine, steps_["batches"][step]);
+    const StepResult result = update(*engine, int64_t(step) + 1);
     EXPECT_NEAR(result.loss, steps_["losses"][step].get<double>(), 1e-5 * result.loss) << "step " << step;
     EXPECT_NEAR(result.gradient_norm, steps_["gradient_norms"][step].get<double>(), 1e-4 * result.gradient_norm)
         << "step " << step;
@@ -138,8 +173,17 @@ TEST_P(Golden, TenLossesOfAdamW) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, Golden,
-                         testing::Values(std::pair<int64_t, int>{106, 0}, std::pair<int64_t, int>{40, 0},
-                                         std::pair<int64_t, int>{106, 3}, std::pair<int64_t, int>{57, 2}));
+                         testing::Values(Case{"bert-tiny", Head::kClassifier, 106, 0}, Case{"bert-tiny", Head::kClassifier, 40, 0},
+                                         Case{"bert-tiny", Head::kClassifier, 106, 3}, Case{"bert-tiny", Head::kClassifier, 57, 2},
+                                         Case{"roberta-tiny", Head::kClassifier, 106, 0},
+                                         Case{"roberta-tiny", Head::kClassifier, 57, 2},
+                                         Case{"bert-mlm-tiny", Head::kMaskedLm, 106, 0, 106},
+                                         Case{"bert-mlm-tiny", Head::kMaskedLm, 57, 3, 5},
+                                         Case{"roberta-mlm-tiny", Head::kMaskedLm, 106, 0, 7},
+                                         Case{"gpt2-tiny", Head::kCausalLm, 106, 0, 106},
+                                         Case{"gpt2-tiny", Head::kCausalLm, 40, 0, 13},
+                                         Case{"gpt2-tiny", Head::kCausalLm, 106, 3, 32},
+                                         Case{"gpt2-tiny", Head::kCausalLm, 57, 2, 1}));
 
 }  // namespace
 }  // namespace snug

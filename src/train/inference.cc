@@ -9,11 +9,9 @@
 #include "core/progress.h"
 #include "data/batch_builder.h"
 #include "data/row_reader.h"
-#include "model/weight_files.h"
-#include "plan/planner.h"
+#include "train/language_eval.h"
 #include "train/metrics.h"
-#include "train/model_folder.h"
-#include "train/platform.h"
+#include "train/session.h"
 #include "train/training_job.h"
 
 namespace snug {
@@ -23,82 +21,37 @@ namespace {
 constexpr int64_t kUsefulTokens = 2048;
 constexpr int64_t kMaxSequences = 128;
 
-struct RunnerOptions {
-  CommonOptions common;
-  Head head = Head::kClassifier;
-  GraphOptions graph;
-};
-
-// A loaded model inside its plan.
+// Texts on their way through a loaded model.
 class Runner {
  public:
   using OnResult = std::function<void(std::span<const float> result, int32_t label)>;
 
-  explicit Runner(const RunnerOptions& options);
-  const BertConfig& config() const { return folder_.config; }
+  Runner(const CommonOptions& options, Head head, const GraphOptions& graph);
+  const ModelConfig& config() const { return session_.folder().config; }
   void add(std::string_view text, std::optional<std::string_view> pair, int32_t label, const OnResult& on_result);
   void finish(const OnResult& on_result);
-  double take_loss() { return engine_->take_loss(); }
-  uint64_t peak_bytes() const { return plan_.peak_bytes; }
+  double take_loss() { return session_.engine().take_loss(); }
 
  private:
-  void make_plan_and_load(const RunnerOptions& options);
-
-  std::unique_ptr<Platform> platform_;
-  ModelFolder folder_;
-  std::unique_ptr<Model> model_;
-  Plan plan_;
-  std::unique_ptr<Engine> engine_;
+  Session session_;
   std::unique_ptr<BatchBuilder> pending_;  // sequences until they fill a micro-batch
   EncodeOptions encode_;
   Encoding encoding_;
 };
 
-Runner::Runner(const RunnerOptions& options)
-    : platform_(open_platform(options.common)), folder_(open_model_folder(options.common.model)) {
-  if (options.head == Head::kClassifier && folder_.config.labels.empty()) {
-    throw Error(ErrorKind::kInput, fmt::format("{}: has no classes (config.json names no labels)", options.common.model),
-                "train it first with snug train; snug embed works without");
-  }
-  model_ = make_bert(folder_.config, options.head);
-  make_plan_and_load(options);
-  pending_ = std::make_unique<BatchBuilder>(plan_.capacity);
-  encode_.max_length = size_t(plan_.workload.longest);
-}
-
-void Runner::make_plan_and_load(const RunnerOptions& options) {
-  const WeightFolder files(options.common.model);
-  check_weights(files, model_->parameters(), {});
-  const int64_t longest = int64_t(text_length(options.common, model_->max_length()));
-  platform_->warm_up();
-  PlanRequest request;
-  request.model = model_.get();
-  request.graph = options.graph;
-  request.graph.compute = platform_->compute_type(options.common.precision);
-  request.workload = {.batch_size = kMaxSequences, .longest = longest, .step_tokens = std::max(longest, kUsefulTokens)};
-  request.process.buffer_bytes = BatchBuilder::bytes;
-  request.budget_bytes = platform_->budget(options.common.memory_bytes);
-  platform_->complete(request);
-  plan_ = make_plan(request);
-  if (!plan_.fits) {
-    throw Error(ErrorKind::kBudget, summarize(plan_, platform_->name()).to_text(),
-                fmt::format("the least that works is --memory {}", plan_.minimum_budget_bytes));
-  }
-  engine_ = platform_->make_engine(*model_, plan_, /*seed=*/0);
-  const LoadReport report = load_weights(
-      files, model_->parameters(), [this](size_t i) { return engine_->parameter(Region::kWeights, i); }, {});
-  engine_->weights_changed();
-  if (!report.made_new.empty()) {
-    throw Error(ErrorKind::kInput, fmt::format("{}: has no {}", options.common.model, fmt::join(report.made_new, ", ")),
-                "this model has not been trained to tell classes apart: snug train does that");
-  }
+Runner::Runner(const CommonOptions& options, Head head, const GraphOptions& graph) : session_(options, head) {
+  const int64_t longest = int64_t(text_length(options, session_.model().max_length()));
+  const Workload workload = {.batch_size = kMaxSequences, .longest = longest, .step_tokens = std::max(longest, kUsefulTokens)};
+  session_.start(make_plan(session_.request(graph, workload, BatchBuilder::bytes)));
+  pending_ = std::make_unique<BatchBuilder>(session_.plan().capacity);
+  encode_.max_length = size_t(longest);
 }
 
 void Runner::add(std::string_view text, std::optional<std::string_view> pair, int32_t label, const OnResult& on_result) {
-  folder_.tokenizer->encode(text, pair, encode_, encoding_);
+  session_.folder().tokenizer->encode(text, pair, encode_, encoding_);
   const Dims so_far = pending_->dims();
-  if (so_far.tokens + int64_t(encoding_.ids.size()) > plan_.capacity.tokens ||
-      so_far.sequences == plan_.capacity.sequences) {
+  if (so_far.tokens + int64_t(encoding_.ids.size()) > session_.plan().capacity.tokens ||
+      so_far.sequences == session_.plan().capacity.sequences) {
     finish(on_result);
   }
   pending_->add(encoding_.ids, encoding_.type_ids, label);
@@ -106,9 +59,10 @@ void Runner::add(std::string_view text, std::optional<std::string_view> pair, in
 
 void Runner::finish(const OnResult& on_result) {
   if (pending_->empty()) return;
-  engine_->score(pending_->view());
-  const std::span<const float> result = engine_->result();
-  const auto columns = size_t(engine_->result_columns());
+  Engine& engine = session_.engine();
+  engine.score(pending_->view());
+  const std::span<const float> result = engine.result();
+  const auto columns = size_t(engine.result_columns());
   for (int64_t row = 0; row < pending_->dims().sequences; ++row) {
     on_result(result.subspan(size_t(row) * columns, columns), pending_->label(row));
   }
@@ -157,7 +111,7 @@ void softmax(std::span<const float> logits, std::vector<double>& out) {
 
 void predict(const InferenceOptions& options, const std::function<void(const Prediction&)>& on_prediction) {
   check_input(options);
-  Runner runner({.common = options, .graph = {.purpose = Purpose::kScoring}});
+  Runner runner(options, Head::kClassifier, {.purpose = Purpose::kScoring});
   std::vector<double> probabilities;
   feed(options, runner, [&](std::span<const float> logits, int32_t) {
     softmax(logits, probabilities);
@@ -175,7 +129,7 @@ void embed(const InferenceOptions& options, const std::function<void(const std::
     fail(ErrorKind::kUsage, "--pooling is \"{}\", expected mean or cls", options.pooling);
   }
   const Pooling pooling = options.pooling == "mean" ? Pooling::kMean : Pooling::kFirstToken;
-  Runner runner({.common = options, .head = Head::kNone, .graph = {.purpose = Purpose::kEmbedding, .pooling = pooling}});
+  Runner runner(options, Head::kNone, {.purpose = Purpose::kEmbedding, .pooling = pooling});
   std::vector<float> embedding;
   feed(options, runner, [&](std::span<const float> pooled, int32_t) {
     embedding.assign(pooled.begin(), pooled.end());
@@ -188,12 +142,13 @@ void embed(const InferenceOptions& options, const std::function<void(const std::
   });
 }
 
-std::map<std::string, double> evaluate(const EvalOptions& options) {
-  Runner runner({.common = options, .graph = {.purpose = Purpose::kScoring}});
+namespace {
+
+std::map<std::string, double> evaluate_classes(const EvalOptions& options) {
+  Runner runner(options, Head::kClassifier, {.purpose = Purpose::kScoring});
   const LabelSet labels{runner.config().labels};
   LabelCollector known({.known = &labels, .need = LabelNeed::kRequired, .file = options.data});
   ClassificationMetrics metrics(labels.names.size());
-  const auto start = std::chrono::steady_clock::now();
   const auto reader = open_input(options, options.data, LabelNeed::kRequired);
   const auto on_result = [&](std::span<const float> logits, int32_t label) { metrics.add(label, argmax(logits)); };
   Progress progress("evaluating " + options.data, 0, "rows");
@@ -206,8 +161,17 @@ std::map<std::string, double> evaluate(const EvalOptions& options) {
   auto result = metrics.all();
   result["loss"] = runner.take_loss() / double(rows);
   result["examples"] = double(rows);
-  result["examples_per_second"] =
-      double(rows) / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+}  // namespace
+
+std::map<std::string, double> evaluate(const EvalOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  const bool language = is_language_folder(options.model);
+  auto result = language ? evaluate_language(options) : evaluate_classes(options);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result["examples_per_second"] = result["examples"] / seconds;
   return result;
 }
 

@@ -27,18 +27,21 @@ ModelFolder open_model_folder(const std::filesystem::path& path) {
 }
 
 LabelSet ModelFolder::trained_labels() const {
-  const bool classifier = std::any_of(
-      config.architectures.begin(), config.architectures.end(),
-      [](const std::string& name) { return name.find("ForSequenceClassification") != std::string::npos; });
+  const bool classifier = head_of(config) == Head::kClassifier;
   const bool placeholders = std::all_of(config.labels.begin(), config.labels.end(),
                                         [](const std::string& name) { return name.rfind("LABEL_", 0) == 0; });
   if (!classifier || placeholders) return {};
   return {config.labels};
 }
 
-void save_description(const std::filesystem::path& path, const BertConfig& config, const Tokenizer& tokenizer) {
+int32_t ModelFolder::end_of_text() const {
+  if (config.eos_token_id) return int32_t(*config.eos_token_id);
+  return tokenizer->special_ids().eos;
+}
+
+void save_description(const std::filesystem::path& path, const ModelConfig& config, Head head, const Tokenizer& tokenizer) {
   tokenizer.save(path);
-  write_file_atomically(path / "config.json", to_json(config));
+  write_file_atomically(path / "config.json", to_json(config, head));
 }
 
 }  // namespace snug

@@ -15,17 +15,19 @@ namespace snug {
 
 struct ModelFolder {
   std::filesystem::path path;
-  BertConfig config;
+  ModelConfig config;
   std::unique_ptr<Tokenizer> tokenizer;
 
   // The labels of a model that was trained to tell classes apart; empty for a bare encoder or placeholder names.
   LabelSet trained_labels() const;
+  // The token that ends a document; -1 where there is none.
+  int32_t end_of_text() const;
 };
 
 ModelFolder open_model_folder(const std::filesystem::path& path);
 
 // Writes configuration and tokenizer. Beside the weights (save_weights) they make a folder that `from_pretrained` and snug
 // load. Takes memory of the order of the vocabulary's file: not for the middle of a run.
-void save_description(const std::filesystem::path& path, const BertConfig& config, const Tokenizer& tokenizer);
+void save_description(const std::filesystem::path& path, const ModelConfig& config, Head head, const Tokenizer& tokenizer);
 
 }  // namespace snug

@@ -19,8 +19,8 @@ constexpr int64_t kLength = 40, kSequences = 2, kTokens = kLength * kSequences;
 // Makes the miniature larger than the buffers of the threads that tokenize: 2 MiB a thread.
 constexpr int64_t kWordsPerThread = 1024;
 
-BertConfig miniature() {
-  BertConfig config;
+ModelConfig miniature() {
+  ModelConfig config;
   config.vocab_size = kWordsPerThread * num_threads();
   config.hidden_size = 128;
   config.num_hidden_layers = 1;
@@ -35,7 +35,7 @@ BertConfig miniature() {
 
 void rehearse() {
   touch_libraries();
-  const auto model = make_bert(miniature(), Head::kClassifier);
+  const auto model = make_model(miniature(), Head::kClassifier);
   PlanRequest request;
   request.model = model.get();
   request.workload = {.batch_size = kSequences, .longest = kLength, .step_tokens = kTokens};

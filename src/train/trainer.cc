@@ -127,7 +127,7 @@ std::vector<CheckpointTensor> Trainer::checkpoint_tensors() const {
 
 void Trainer::load() {
   if (!resume_) {
-    const LoadReport report = load_weights(WeightFolder(job_.options.model), job_.model->parameters(), weight_memory(), job_.load);
+    const LoadReport report = load_weights(WeightFolder(job_.options.model), *job_.model, weight_memory(), job_.load);
     if (!report.made_new.empty()) {
       say(fmt::format("not in the model's files, so made new: {} (seed {})", fmt::join(report.made_new, ", "),
                       job_.options.seed));
@@ -152,7 +152,9 @@ void Trainer::load() {
 // Everything that decides the numbers besides the weights.
 Json Trainer::fingerprint() const {
   const TrainOptions& o = job_.options;
-  return {{"data", job_.train->fingerprint()},
+  return {{"task", task_name(job_.task)},
+          {"data", job_.train->fingerprint()},
+          {"rows", job_.train->rows()},
           {"seed", o.seed},
           {"batch_size", o.batch_size},
           {"total_steps", job_.total_steps},
@@ -162,6 +164,7 @@ Json Trainer::fingerprint() const {
           {"warmup_steps", job_.schedule.warmup_steps},
           {"max_grad_norm", o.max_grad_norm},
           {"precision", dtype_name(job_.plan.compute)},
+          {"masking", {o.mlm_probability, o.whole_word_mask}},
           {"labels", job_.folder.config.labels}};
 }
 
@@ -188,7 +191,7 @@ void Trainer::step(const StepBatch& batch) {
   const TrainOptions& o = job_.options;
   const double learning_rate = job_.schedule.rate(batch.step);
   if (running_.empty()) last_finish_ = Clock::now();
-  engine_->begin(batch.examples);
+  engine_->begin(std::max<uint64_t>(1, batch.targets));
   for (const MicroBatch& micro : batch.micro_batches) engine_->accumulate(micro.view());
   engine_->update({.learning_rate = learning_rate,
                    .beta1 = o.adam_beta1,
@@ -239,24 +242,34 @@ void Trainer::evaluate(uint64_t step) {
   metrics_.reset();
   engine_->take_loss();
   Progress progress("evaluating", job_.validation->rows(), "examples");
-  while (metrics_.examples() < job_.validation->rows()) {  // the stream goes over the data again and again
+  uint64_t examples = 0, targets = 0;
+  while (examples < job_.validation->rows()) {  // the stream goes over the data again and again
     const StepBatch* batch = nullptr;
     validation_->next(batch);
     for (const MicroBatch& micro : batch->micro_batches) {
       engine_->score(micro.view());
+      if (is_language(job_.task)) continue;
       const std::span<const float> logits = engine_->result();
       const auto columns = size_t(engine_->result_columns());
       for (size_t row = 0; row < micro.labels.size(); ++row) {
         metrics_.add(micro.labels[row], argmax(logits.subspan(row * columns, columns)));
       }
     }
-    progress.update(metrics_.examples());
+    examples += batch->examples;
+    targets += batch->targets;
+    progress.update(examples);
   }
-  last_eval_ = metrics_.all();
-  last_eval_["loss"] = engine_->take_loss() / double(job_.validation->rows());
+  last_eval_ = is_language(job_.task) ? std::map<std::string, double>{} : metrics_.all();
+  const double loss = engine_->take_loss() / double(std::max<uint64_t>(1, targets));
+  last_eval_["loss"] = loss;
+  if (is_language(job_.task)) {
+    last_eval_["perplexity"] = std::exp(loss);
+    say(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}", step, loss, std::exp(loss)));
+  } else {
+    say(fmt::format("step {}: validation loss {:.4f}, accuracy {:.4f}, f1 {:.4f}, matthews {:.4f}", step, loss,
+                    last_eval_["accuracy"], last_eval_["f1"], last_eval_["matthews_correlation"]));
+  }
   log_->evaluation(step, epoch_of(step), last_eval_);
-  say(fmt::format("step {}: validation loss {:.4f}, accuracy {:.4f}, f1 {:.4f}, matthews {:.4f}", step, last_eval_["loss"],
-                  last_eval_["accuracy"], last_eval_["f1"], last_eval_["matthews_correlation"]));
 }
 
 bool Trainer::improved(const std::map<std::string, double>& metrics) {
@@ -264,10 +277,12 @@ bool Trainer::improved(const std::map<std::string, double>& metrics) {
   if (name.rfind("eval_", 0) == 0) name = name.substr(5);
   const auto found = metrics.find(name);
   if (found == metrics.end()) {
-    fail(ErrorKind::kUsage, "--metric-for-best-model {} is not measured; there are loss, accuracy, f1, f1_macro, f1_micro "
-         "and matthews_correlation", job_.options.metric_for_best_model);
+    std::vector<std::string> names;
+    for (const auto& metric : metrics) names.push_back(metric.first);
+    fail(ErrorKind::kUsage, "--metric-for-best-model {} is not measured; there are {}", job_.options.metric_for_best_model,
+         fmt::join(names, ", "));
   }
-  const bool greater = job_.options.greater_is_better.value_or(name != "loss");
+  const bool greater = job_.options.greater_is_better.value_or(name != "loss" && name != "perplexity");
   const double value = found->second;
   const bool better = !best_ || (greater ? value > *best_ : value < *best_);
   if (better) best_ = value;
@@ -281,7 +296,9 @@ void Trainer::save(uint64_t step) {
   contents.state = {{"run", fingerprint()},
                     {"threads", num_threads()},
                     {"micro_batch_tokens", job_.plan.capacity.tokens},
-                    {"recomputed_layers", job_.plan.recomputed_layers},
+                    {"recomputed_layers", job_.plan.choice.recomputed_layers},
+                    {"head_chunk", job_.plan.choice.head_chunk},
+                    {"converts_weights", job_.plan.choice.converts_weights},
                     {"loss_sum", loss_sum_},
                     {"best", best_ ? Json(*best_) : Json(nullptr)},
                     {"evaluations_without_improvement", evaluations_without_improvement_},
@@ -293,7 +310,7 @@ void Trainer::save(uint64_t step) {
 
 void Trainer::save_final_weights() {
   if (job_.options.load_best_model_at_end && fs::exists(best_folder())) {
-    load_weights(WeightFolder(best_folder()), job_.model->parameters(), weight_memory(), job_.load);
+    load_weights(WeightFolder(best_folder()), *job_.model, weight_memory(), job_.load);
   }
   save_weights(output(), job_.model->parameters(), weight_memory());
 }
@@ -406,8 +423,12 @@ TrainSummary train(const TrainOptions& options, const std::function<void(const S
   check_output_folder(options);
   const FolderLock lock(options.output_dir);
   std::optional<Resume> resume = find_resume(options);
-  std::optional<PlanChoice> preferred;
-  if (resume) preferred = {resume->state.at("micro_batch_tokens"), resume->state.at("recomputed_layers")};
+  std::optional<PreferredPlan> preferred;
+  if (resume) {
+    const Json& state = resume->state;
+    preferred = {state.at("micro_batch_tokens"),
+                 {state.at("recomputed_layers"), state.at("head_chunk"), state.at("converts_weights")}};
+  }
   const TrainingJob job = prepare_training(options, preferred);
   if (!job.summary.fits) {
     throw Error(ErrorKind::kBudget, job.summary.to_text(),
@@ -416,7 +437,7 @@ TrainSummary train(const TrainOptions& options, const std::function<void(const S
   say(job.summary.to_text());
   const TrainSummary summary = Trainer(job, std::move(resume), on_step).run();
   // Only now: the arena is gone, and writing the vocabulary takes memory that no plan has to count.
-  save_description(options.output_dir, job.folder.config, *job.folder.tokenizer);
+  save_description(options.output_dir, job.folder.config, head_of(job.task), *job.folder.tokenizer);
   write_file_atomically(fs::path(options.output_dir) / "run.json", summary.to_json() + "\n");
   return summary;
 }

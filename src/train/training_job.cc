@@ -45,10 +45,17 @@ void check_options(const TrainOptions& o) {
     fail(ErrorKind::kUsage, "--warmup-ratio is {}, expected between 0 and 1", o.warmup_ratio);
   }
   if (o.dropout) below_one("--dropout", *o.dropout);
-  if (!o.task.empty() && o.task != "classify") {
-    fail(ErrorKind::kUsage, "--task {} is not there yet; this version trains classify", o.task);
+  not_negative("--block-size", double(o.block_size));
+  below_one("--mlm-probability", o.mlm_probability);
+  if (!(o.validation_split_percentage >= 0 && o.validation_split_percentage < 100)) {
+    fail(ErrorKind::kUsage, "--validation-split-percentage is {}, expected at least 0 and below 100",
+         o.validation_split_percentage);
   }
-  const bool evaluates = !o.validation.empty() && o.eval_strategy != "no";
+}
+
+void check_choosing(const TrainingJob& job) {
+  const TrainOptions& o = job.options;
+  const bool evaluates = job.validation && o.eval_strategy != "no";
   if ((o.load_best_model_at_end || o.early_stopping_patience > 0) && !evaluates) {
     throw Error(ErrorKind::kUsage, "choosing the best model or stopping early needs evaluations",
                 "give --validation FILE, and --eval-strategy steps or epoch");
@@ -62,20 +69,37 @@ uint64_t interval(const std::string& flag, const std::string& strategy, int64_t 
   fail(ErrorKind::kUsage, "{} is \"{}\", expected no, steps or epoch", flag, strategy);
 }
 
-DatasetOptions dataset_options(const TrainingJob& job) {
-  const TrainOptions& o = job.options;
+// --block-size is --max-length under the name that scripts for language models use.
+CommonOptions with_block_size(const TrainOptions& options, Task task, int64_t positions) {
+  CommonOptions common = options;
+  if (task != Task::kClm || options.block_size == 0) return common;
+  if (options.block_size > positions) {
+    fail(ErrorKind::kUsage, "--block-size {} is more than the {} positions this model has", options.block_size, positions);
+  }
+  common.max_length = options.block_size;
+  return common;
+}
+
+DatasetOptions labelled_dataset_options(const TrainOptions& o, const ModelFolder& folder) {
   DatasetOptions result;
   result.columns = {o.text_column, o.text_pair_column, o.label_column};
   result.has_header = o.header;
-  result.max_length = text_length(o, job.folder.config.max_position_embeddings);
+  result.max_length = text_length(o, folder.config.max_length());
   result.cache_folder = cache_folder(o);
   result.threads = num_threads();
   return result;
 }
 
-void open_data(TrainingJob& job) {
+void warn_of_same_contents(const TrainingJob& job) {
   const TrainOptions& o = job.options;
-  DatasetOptions data = dataset_options(job);
+  if (job.validation->source_hash() == job.train->source_hash()) {
+    warn(fmt::format("{} and {} have the same contents: the scores will say nothing", o.train, o.validation));
+  }
+}
+
+void open_labelled_data(TrainingJob& job) {
+  const TrainOptions& o = job.options;
+  DatasetOptions data = labelled_dataset_options(o, job.folder);
   const LabelSet trained = o.ignore_mismatched_sizes ? LabelSet{} : job.folder.trained_labels();
   if (!trained.names.empty()) data.known_labels = &trained;
   job.train = std::make_unique<Dataset>(Dataset::open(o.train, *job.folder.tokenizer, data));
@@ -83,15 +107,40 @@ void open_data(TrainingJob& job) {
   if (o.validation.empty()) return;
   data.known_labels = &job.train->labels();
   job.validation = std::make_unique<Dataset>(Dataset::open(o.validation, *job.folder.tokenizer, data));
-  if (job.validation->source_hash() == job.train->source_hash()) {
-    warn(fmt::format("{} and {} have the same contents: the scores will say nothing", o.train, o.validation));
+  warn_of_same_contents(job);
+}
+
+// Without a file of its own, validation takes the last rows of the training data.
+void open_text(TrainingJob& job) {
+  const TrainOptions& o = job.options;
+  DatasetOptions data = text_dataset_options(with_block_size(o, job.task, job.folder.config.max_length()), job.task, job.folder);
+  if (data.documents) {
+    data.documents->joined = o.concat;
+    data.documents->attention_crosses = o.attention_across_documents;
+  }
+  Dataset all = Dataset::open(o.train, *job.folder.tokenizer, data);
+  if (job.task == Task::kMlm) {
+    job.masks = std::make_shared<MaskTable>(*job.folder.tokenizer, o.mlm_probability, o.whole_word_mask);
+  }
+  if (!o.validation.empty()) {
+    job.train = std::make_unique<Dataset>(std::move(all));
+    job.validation = std::make_unique<Dataset>(Dataset::open(o.validation, *job.folder.tokenizer, data));
+    warn_of_same_contents(job);
+    return;
+  }
+  const auto held_out = uint64_t(std::ceil(double(all.rows()) * o.validation_split_percentage / 100));
+  if (held_out > 0 && held_out < all.rows()) {
+    job.validation = std::make_unique<Dataset>(all.part(all.rows() - held_out, held_out));
+    job.train = std::make_unique<Dataset>(all.part(0, all.rows() - held_out));
+  } else {
+    job.train = std::make_unique<Dataset>(std::move(all));
   }
 }
 
 // The rates of this run; the configuration that is saved keeps its own.
-BertConfig with_dropout(const TrainOptions& options, BertConfig config) {
+ModelConfig with_dropout(const TrainOptions& options, ModelConfig config) {
   if (!options.dropout) return config;
-  config.hidden_dropout = config.attention_dropout = *options.dropout;
+  config.embedding_dropout = config.hidden_dropout = config.attention_dropout = *options.dropout;
   config.classifier_dropout = *options.dropout;
   return config;
 }
@@ -106,8 +155,8 @@ void set_schedule(TrainingJob& job) {
   job.schedule.total_steps = job.total_steps;
   job.schedule.warmup_steps =
       o.warmup_steps > 0 ? uint64_t(o.warmup_steps) : uint64_t(std::ceil(o.warmup_ratio * double(job.total_steps)));
-  const std::string eval = !o.eval_strategy.empty() ? o.eval_strategy : o.validation.empty() ? "no" : "epoch";
-  if (eval != "no" && o.validation.empty()) {
+  const std::string eval = !o.eval_strategy.empty() ? o.eval_strategy : job.validation ? "epoch" : "no";
+  if (eval != "no" && !job.validation) {
     fail(ErrorKind::kUsage, "--eval-strategy {} needs --validation FILE", eval);
   }
   job.eval_every = interval("--eval-strategy", eval, o.eval_steps, job.steps_per_epoch);
@@ -133,6 +182,10 @@ Workload workload_of(const TrainingJob& job) {
   workload.longest = job.train->longest();
   workload.mean_length = int64_t(job.train->tokens() / std::max<uint64_t>(1, job.train->rows()));
   if (job.validation) workload.longest = std::max<int64_t>(workload.longest, job.validation->longest());
+  workload.target_rule = target_rule(job.task);
+  workload.masked_share = job.options.mlm_probability;
+  workload.sequences_per_example = job.train->most_sequences();
+  if (job.validation) workload.sequences_per_example = std::max<int64_t>(workload.sequences_per_example, job.validation->most_sequences());
   workload.step_tokens = int64_t(std::min(uint64_t(workload.batch_size) * uint64_t(workload.longest),
                                           std::max(job.train->tokens(), uint64_t(workload.longest))));
   return workload;
@@ -179,12 +232,12 @@ void add_alternatives(PlanRequest request, PlanSummary& summary) {
   }
 }
 
-void plan_job(TrainingJob& job, const std::optional<PlanChoice>& preferred) {
+void plan_job(TrainingJob& job, const std::optional<PreferredPlan>& preferred) {
   PlanRequest request = plan_request(job);
   if (preferred) {
     PlanRequest same = request;
     same.pinned_capacity = preferred->capacity_tokens;
-    same.pinned_recompute = preferred->recomputed_layers;
+    same.pinned_choice = preferred->choice;
     job.plan = make_plan(same);
     if (!job.plan.fits) {
       warn("the plan of the checkpoint does not fit this budget; another one is used, which changes results by rounding");
@@ -196,6 +249,18 @@ void plan_job(TrainingJob& job, const std::optional<PlanChoice>& preferred) {
 }
 
 }  // namespace
+
+DatasetOptions text_dataset_options(const CommonOptions& options, Task task, const ModelFolder& folder) {
+  DatasetOptions result;
+  result.columns = {.text = options.text_column, .text_pair = "-"};
+  result.labels = LabelNeed::kIgnored;
+  result.has_header = options.header;
+  result.max_length = text_length(options, folder.config.max_length());
+  result.cache_folder = cache_folder(options);
+  result.threads = num_threads();
+  if (task == Task::kClm) result.documents = {.separator = folder.end_of_text()};
+  return result;
+}
 
 size_t text_length(const CommonOptions& options, int64_t positions) {
   if (options.max_length == 0) return size_t(positions);
@@ -212,6 +277,8 @@ BatchOptions TrainingJob::train_batches(uint64_t first_step) const {
   batches.batch_size = uint64_t(options.batch_size);
   batches.capacity_tokens = plan.capacity.tokens;
   batches.shuffle = true;
+  batches.language_task = language_task(task);
+  batches.masks = masks;
   batches.first_step = first_step;
   batches.last_step = total_steps;
   return batches;
@@ -224,20 +291,29 @@ BatchOptions TrainingJob::validation_batches() const {
   return batches;
 }
 
-TrainingJob prepare_training(const TrainOptions& options, const std::optional<PlanChoice>& preferred) {
+TrainingJob prepare_training(const TrainOptions& options, const std::optional<PreferredPlan>& preferred) {
   check_options(options);
   TrainingJob job;
   job.options = options;
   job.platform = open_platform(options);
   job.folder = open_model_folder(options.model);
+  job.task = task_of(options, job.folder.config);
   job.platform->warm_up();
-  open_data(job);
+  // A classifier's size follows from the data; what a family cannot learn at all is said before it is read.
+  const auto build = [&] { job.model = make_model(with_dropout(options, job.folder.config), head_of(job.task)); };
+  if (is_language(job.task)) {
+    build();
+    open_text(job);
+  } else {
+    open_labelled_data(job);
+    build();
+  }
+  check_choosing(job);
   set_schedule(job);
-  job.model = make_bert(with_dropout(options, job.folder.config), Head::kClassifier);
   job.load = {.seed = options.seed,
               .initializer_range = job.folder.config.initializer_range,
               .ignore_mismatched_sizes = options.ignore_mismatched_sizes};
-  check_weights(WeightFolder(options.model), job.model->parameters(), job.load);
+  check_weights(WeightFolder(options.model), *job.model, job.load);
   plan_job(job, preferred);
   return job;
 }

@@ -12,6 +12,7 @@
 #include "snug/snug.h"
 #include "train/model_folder.h"
 #include "train/platform.h"
+#include "train/task.h"
 
 namespace snug {
 
@@ -20,6 +21,8 @@ struct TrainingJob {
   std::unique_ptr<Platform> platform;
   ModelFolder folder;  // its config carries the labels of this run
   std::unique_ptr<Dataset> train, validation;
+  Task task = Task::kClassify;
+  std::shared_ptr<const MaskTable> masks;  // of masked language modelling
   std::unique_ptr<Model> model;
   LoadOptions load;
   Schedule schedule;
@@ -32,13 +35,16 @@ struct TrainingJob {
   BatchOptions validation_batches() const;  // one pass after another, without end
 };
 
-// A plan choice to keep if it still fits: the one a checkpoint was trained with.
-struct PlanChoice {
+// A plan to keep if it still fits: the one a checkpoint was trained with.
+struct PreferredPlan {
   int64_t capacity_tokens = 0;
-  int recomputed_layers = 0;
+  PlanChoice choice;
 };
 
-TrainingJob prepare_training(const TrainOptions& options, const std::optional<PlanChoice>& preferred);
+TrainingJob prepare_training(const TrainOptions& options, const std::optional<PreferredPlan>& preferred);
+
+// How a language model's texts are read: joined into blocks where it is causal.
+DatasetOptions text_dataset_options(const CommonOptions& options, Task task, const ModelFolder& folder);
 
 // --max-length, or what the model has positions for.
 size_t text_length(const CommonOptions& options, int64_t positions);

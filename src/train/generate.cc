@@ -1,0 +1,320 @@
+// `snug generate`: texts written token by token. Keys and values of what is written lie in the arena, so the plan counts
+// them; texts are written side by side, as many as fit. A text's draws are counted by its number, so what is written does
+// not depend on how many there are at once.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "core/progress.h"
+#include "data/batch_builder.h"
+#include "data/row_reader.h"
+#include "text/text_stream.h"
+#include "train/session.h"
+#include "train/training_job.h"
+
+namespace snug {
+namespace {
+
+// Tokens of prompts that are read at once: enough to keep all processors busy.
+constexpr int64_t kPromptTokens = 512;
+// After sliding, the draws of a text count on from here.
+constexpr int32_t kNumbersPerSlide = 1 << 20;
+
+void check(const GenerateOptions& o) {
+  const auto require = [](bool good, const char* flag, double value, const char* expected) {
+    if (!good) fail(ErrorKind::kUsage, "{} is {}, expected {}", flag, value, expected);
+  };
+  require(o.max_new_tokens > 0, "--max-new-tokens", double(o.max_new_tokens), "a number above zero");
+  require(o.temperature >= 0, "--temperature", o.temperature, "zero or more");
+  require(o.top_k >= 0, "--top-k", double(o.top_k), "zero or more");
+  require(o.top_p > 0 && o.top_p <= 1, "--top-p", o.top_p, "above 0 and at most 1");
+  require(o.repetition_penalty > 0, "--repetition-penalty", o.repetition_penalty, "a number above zero");
+  require(o.num_return > 0 && o.num_return < kNumbersPerSlide, "--num-return", double(o.num_return), "a number above zero");
+  require(o.batch_size > 0, "--batch-size", double(o.batch_size), "a number above zero");
+  if (o.prompts.empty() == o.input.empty()) fail(ErrorKind::kUsage, "give either --prompt or --input");
+}
+
+// Holds back what may become a stop text, and cuts at the first that comes.
+class StopFinder {
+ public:
+  explicit StopFinder(const std::vector<std::string>& stops) : stops_(stops) {}
+
+  // What is certain of the text so far; `found` once a stop text is complete.
+  std::string push(const std::string& piece) {
+    held_ += piece;
+    size_t end = std::string::npos;
+    for (const std::string& stop : stops_) end = std::min(end, held_.find(stop));
+    if (end != std::string::npos) {
+      found = true;
+      return take(end);
+    }
+    size_t keep = 0;
+    for (const std::string& stop : stops_) {
+      for (size_t length = std::min(stop.size() - 1, held_.size()); length > keep; --length) {
+        if (held_.ends_with(std::string_view(stop).substr(0, length))) keep = length;
+      }
+    }
+    return take(held_.size() - keep);
+  }
+  std::string flush() { return found ? "" : take(held_.size()); }
+
+  bool found = false;
+
+ private:
+  std::string take(size_t bytes) {
+    std::string text = held_.substr(0, bytes);
+    held_.erase(0, bytes);
+    return text;
+  }
+
+  const std::vector<std::string>& stops_;
+  std::string held_;
+};
+
+// A text that is being written.
+struct Writing {
+  Writing(size_t number, const GenerateOptions& options, const Tokenizer& tokenizer)
+      : number(number), decoder(tokenizer), stops(options.stop) {}
+
+  size_t number;
+  std::vector<int32_t> ids;  // the prompt and what was written
+  int64_t position = 0;      // of the next token that the model has not read, in its own count
+  size_t unread = 0;         // index of that token in ids
+  int32_t slides = 0;
+  TextStream decoder;
+  StopFinder stops;
+};
+
+class Generator {
+ public:
+  Generator(const GenerateOptions& options, const std::function<void(size_t, const std::string&)>& on_piece);
+  GenerateSummary run();
+
+ private:
+  void read_prompts();
+  int64_t needed_context() const;
+  void make_plan_and_start();
+  void write_together(size_t first, size_t count);
+  void read_unread(std::vector<Writing*>& texts);
+  void take_results(std::vector<Writing*>& texts);
+  void add_token(Writing& text, int32_t id, double log_probability);
+  void add_piece(Writing& text, const std::string& piece);
+  void finish(Writing& text, const char* reason);
+  void slide(Writing& text);
+  BatchBuilder::Text place_of(const Writing& text) const {
+    return {text.number % size_t(session_.plan().capacity.sequences), int32_t(text.number) + text.slides * kNumbersPerSlide};
+  }
+
+  GenerateOptions options_;
+  const std::function<void(size_t, const std::string&)>& on_piece_;
+  Session session_;
+  int32_t end_ = -1;
+  std::vector<std::vector<int32_t>> prompts_;  // as ids
+  int64_t context_ = 0;
+  std::unique_ptr<BatchBuilder> batch_;
+  GenerateSummary summary_;
+};
+
+Generator::Generator(const GenerateOptions& options, const std::function<void(size_t, const std::string&)>& on_piece)
+    : options_(options), on_piece_(on_piece), session_(options, Head::kCausalLm), end_(session_.folder().end_of_text()) {
+  read_prompts();
+  context_ = needed_context();
+  make_plan_and_start();
+}
+
+void Generator::read_prompts() {
+  std::vector<std::string> texts = options_.prompts;
+  if (!options_.input.empty()) {
+    RowReaderOptions reader_options;
+    reader_options.columns = {.text = options_.text_column, .text_pair = "-"};
+    reader_options.labels = LabelNeed::kIgnored;
+    reader_options.has_header = options_.header;
+    const auto reader = open_rows(options_.input, reader_options);
+    for (Row row; reader->next(row);) texts.emplace_back(row.text);
+  }
+  if (texts.empty()) fail(ErrorKind::kInput, "{}: no prompts", options_.input);
+  Encoding encoding;
+  for (const std::string& text : texts) {
+    session_.folder().tokenizer->encode(text, std::nullopt, {.truncation = Truncation::kNone, .special_tokens = false}, encoding);
+    prompts_.push_back(encoding.ids);
+    if (prompts_.back().empty()) {
+      if (end_ < 0) fail(ErrorKind::kUsage, "an empty prompt needs a tokenizer with an end-of-text token");
+      prompts_.back().push_back(end_);
+    }
+    for (int64_t i = 0; i < options_.num_return; ++i) {
+      summary_.texts.emplace_back().prompt = text;
+    }
+  }
+}
+
+// Tokens a text can grow to. Prompts beyond the model's positions are refused, or with --sliding cut to their end.
+int64_t Generator::needed_context() const {
+  const int64_t positions = session_.model().max_length();
+  int64_t longest = 0;
+  for (const auto& prompt : prompts_) longest = std::max(longest, int64_t(prompt.size()));
+  if (longest >= positions && !options_.sliding) {
+    throw Error(ErrorKind::kUsage, fmt::format("a prompt has {} tokens, the model reads at most {}", longest, positions),
+                "--sliding reads the end of it and goes on beyond the model's positions");
+  }
+  if (longest + options_.max_new_tokens > positions && !options_.sliding) {
+    warn(fmt::format("the model has {} positions: writing stops there (--sliding goes on)", positions));
+  }
+  return std::min(positions, longest + options_.max_new_tokens);
+}
+
+// The most texts at once that fit.
+void Generator::make_plan_and_start() {
+  const GraphOptions graph = {.purpose = Purpose::kGeneration,
+                              .context = context_,
+                              .sample = {.temperature = float(options_.temperature),
+                                         .top_k = options_.top_k,
+                                         .top_p = float(options_.top_p),
+                                         .repetition_penalty = float(options_.repetition_penalty),
+                                         .seed = options_.seed}};
+  int64_t texts = std::min(options_.batch_size, int64_t(summary_.texts.size()));
+  int64_t prompt_tokens = 0;
+  for (const auto& prompt : prompts_) prompt_tokens += int64_t(prompt.size()) * options_.num_return;
+  for (;; texts = (texts + 1) / 2) {
+    const Workload workload = {.batch_size = texts, .longest = context_, .step_tokens = texts, .target_rule = TargetRule::kLastToken};
+    PlanRequest request = session_.request(graph, workload, BatchBuilder::bytes);
+    request.pinned_capacity = std::max(texts, std::min(kPromptTokens, prompt_tokens));
+    Plan plan = make_plan(request);
+    if (!plan.fits && texts > 1) continue;
+    session_.start(std::move(plan));
+    break;
+  }
+  batch_ = std::make_unique<BatchBuilder>(session_.plan().capacity);
+}
+
+GenerateSummary Generator::run() {
+  const auto start = std::chrono::steady_clock::now();
+  const auto at_once = size_t(session_.plan().capacity.sequences);
+  for (size_t first = 0; first < summary_.texts.size(); first += at_once) {
+    write_together(first, std::min(at_once, summary_.texts.size() - first));
+  }
+  summary_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  summary_.tokens_per_second = double(summary_.tokens) / std::max(summary_.seconds, 1e-9);
+  summary_.predicted_peak_bytes = session_.plan().peak_bytes;
+  summary_.measured_peak_bytes = session_.platform().peak_bytes();
+  return std::move(summary_);
+}
+
+void Generator::write_together(size_t first, size_t count) {
+  std::vector<Writing> texts;
+  texts.reserve(count);
+  std::vector<Writing*> active;
+  for (size_t i = 0; i < count; ++i) {
+    Writing& text = texts.emplace_back(first + i, options_, *session_.folder().tokenizer);
+    text.ids = prompts_[(first + i) / size_t(options_.num_return)];
+    if (int64_t(text.ids.size()) >= context_ && options_.sliding) slide(text);
+    active.push_back(&text);
+  }
+  while (!active.empty()) {
+    read_unread(active);
+    std::erase_if(active, [&](const Writing* text) { return !summary_.texts[text->number].finish_reason.empty(); });
+  }
+}
+
+// Gives the model all tokens that it has not read, in as many micro-batches as it takes; each text whose last token was
+// read gets its next one.
+void Generator::read_unread(std::vector<Writing*>& texts) {
+  const auto capacity = size_t(session_.plan().capacity.tokens);
+  std::vector<Writing*> complete;
+  const auto run = [&] {
+    if (batch_->empty()) return;
+    session_.engine().score(batch_->view());
+    take_results(complete);
+    batch_->clear();
+    complete.clear();
+  };
+  for (Writing* text : texts) {
+    while (text->unread < text->ids.size()) {
+      const size_t room = capacity - size_t(batch_->dims().tokens);
+      const size_t count = std::min(room, text->ids.size() - text->unread);
+      if (count > 0) {
+        batch_->add_to_text(std::span(text->ids).subspan(text->unread, count), int32_t(text->position), place_of(*text));
+        text->unread += count;
+        text->position += int64_t(count);
+        complete.push_back(text->unread == text->ids.size() ? text : nullptr);
+      }
+      if (size_t(batch_->dims().tokens) == capacity && text->unread < text->ids.size()) run();
+    }
+  }
+  run();
+}
+
+// Results come in the order of the micro-batch's texts; of one that has more to read the result means nothing.
+void Generator::take_results(std::vector<Writing*>& texts) {
+  const std::span<const float> next = session_.engine().result();
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i] != nullptr) add_token(*texts[i], int32_t(next[2 * i]), double(next[2 * i + 1]));
+  }
+}
+
+void Generator::add_token(Writing& text, int32_t id, double log_probability) {
+  GeneratedText& result = summary_.texts[text.number];
+  ++result.tokens;
+  ++summary_.tokens;
+  result.log_probability += log_probability;
+  if (id == end_ && !options_.ignore_eos) return finish(text, "eos");
+  text.ids.push_back(id);
+  add_piece(text, text.stops.push(text.decoder.push(id)));
+  if (text.stops.found) return finish(text, "stop");
+  if (int64_t(result.tokens) == options_.max_new_tokens) return finish(text, "length");
+  if (text.position < context_) return;
+  if (!options_.sliding) return finish(text, "length");
+  slide(text);
+}
+
+void Generator::add_piece(Writing& text, const std::string& piece) {
+  if (piece.empty()) return;
+  summary_.texts[text.number].text += piece;
+  if (on_piece_) on_piece_(text.number, piece);
+}
+
+void Generator::finish(Writing& text, const char* reason) {
+  if (!text.stops.found) {
+    const std::string rest = text.stops.push(text.decoder.flush());
+    add_piece(text, rest + text.stops.flush());
+  }
+  summary_.texts[text.number].finish_reason = reason;
+}
+
+// Forgets all but the newer half of what the model can read, which it then reads again from position 0.
+void Generator::slide(Writing& text) {
+  const auto kept = std::max<size_t>(1, size_t(context_) / 2);
+  text.ids.erase(text.ids.begin(), text.ids.end() - ptrdiff_t(kept));
+  text.unread = 0;
+  text.position = 0;
+  ++text.slides;
+}
+
+}  // namespace
+
+GenerateSummary generate(const GenerateOptions& options,
+                         const std::function<void(size_t text, const std::string& piece)>& on_piece) {
+  check(options);
+  return Generator(options, on_piece).run();
+}
+
+std::string GenerateSummary::to_json() const {
+  OrderedJson json = {{"texts", OrderedJson::array()},
+                      {"tokens", tokens},
+                      {"seconds", seconds},
+                      {"tokens_per_second", tokens_per_second},
+                      {"predicted_peak_bytes", predicted_peak_bytes},
+                      {"measured_peak_bytes", measured_peak_bytes}};
+  for (const GeneratedText& text : texts) {
+    json["texts"].push_back({{"prompt", text.prompt},
+                             {"text", text.text},
+                             {"tokens", text.tokens},
+                             {"finish_reason", text.finish_reason},
+                             {"log_probability", text.log_probability}});
+  }
+  return json.dump(2);
+}
+
+}  // namespace snug

@@ -1,0 +1,69 @@
+#include "train/language_eval.h"
+
+#include <cmath>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/progress.h"
+#include "train/session.h"
+#include "train/training_job.h"
+
+namespace snug {
+namespace {
+
+constexpr uint64_t kBatch = 8;  // examples read at a time
+constexpr double kMaskedShare = 0.15;
+
+Task task_of_head(Head head) { return head == Head::kMaskedLm ? Task::kMlm : Task::kClm; }
+
+}  // namespace
+
+bool is_language_folder(const std::string& model) {
+  const auto path = std::filesystem::path(model) / "config.json";
+  if (!std::filesystem::exists(path)) return false;
+  const Head head = head_of(parse_config(read_small_file(path), path.string()));
+  return head == Head::kCausalLm || head == Head::kMaskedLm;
+}
+
+std::map<std::string, double> evaluate_language(const EvalOptions& options) {
+  const auto path = std::filesystem::path(options.model) / "config.json";
+  const Head head = head_of(parse_config(read_small_file(path), path.string()));
+  const Task task = task_of_head(head);
+  Session session(options, head);
+  const Dataset data =
+      Dataset::open(options.data, *session.folder().tokenizer, text_dataset_options(options, task, session.folder()));
+
+  BatchOptions batches;
+  batches.batch_size = kBatch;
+  batches.shuffle = false;
+  batches.language_task = language_task(task);
+  batches.last_step = steps_per_epoch(data.rows(), kBatch);
+  if (task == Task::kMlm) batches.masks = std::make_shared<MaskTable>(*session.folder().tokenizer, kMaskedShare, false);
+  Workload workload{.batch_size = int64_t(std::min(kBatch, data.rows())),
+                    .longest = data.longest(),
+                    .step_tokens = int64_t(std::min(kBatch, data.rows()) * data.longest()),
+                    .sequences_per_example = data.most_sequences(),
+                    .target_rule = target_rule(task),
+                    .masked_share = kMaskedShare};
+  const auto buffers = [&](const Dims& capacity) {
+    BatchOptions sized = batches;
+    sized.capacity_tokens = capacity.tokens;
+    return uint64_t(BatchStream::buffer_bytes(data, sized));
+  };
+  session.start(make_plan(session.request({.purpose = Purpose::kScoring}, workload, buffers)));
+
+  batches.capacity_tokens = session.plan().capacity.tokens;
+  BatchStream stream(data, batches);
+  Progress progress("evaluating " + options.data, data.rows(), "examples");
+  uint64_t examples = 0, targets = 0;
+  for (const StepBatch* batch = nullptr; stream.next(batch);) {
+    for (const MicroBatch& micro : batch->micro_batches) session.engine().score(micro.view());
+    progress.update(examples += batch->examples);
+    targets += batch->targets;
+  }
+  if (targets == 0) fail(ErrorKind::kInput, "{}: has nothing to predict", options.data);
+  const double loss = session.engine().take_loss() / double(targets);
+  return {{"loss", loss}, {"perplexity", std::exp(loss)}, {"examples", double(examples)}, {"predicted_tokens", double(targets)}};
+}
+
+}  // namespace snug
