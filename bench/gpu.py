@@ -2,7 +2,8 @@
 measured memory, the speed table beside PyTorch and transformers where this Python has them, and a whole fine-tuning run.
 Needs Python alone. Prints Markdown; with --out FILE also one JSON line per result.
 
-    python3 bench/gpu.py [tests] [sanitize] [memory] [speed] [frontier] [end-to-end]      all of them without arguments
+    python3 bench/gpu.py [tests] [sanitize] [memory] [speed] [language] [generate] [frontier] [end-to-end]
+                                              all of them without arguments
     SST2=folder with train.tsv and dev.tsv: the data of end-to-end, which is left out without it"""
 import argparse
 import json
@@ -19,6 +20,7 @@ BUILD = os.environ.get("BUILD", os.path.join(ROOT, "build-cuda"))
 GIB = 2**30
 # Milliseconds a step must take at most on an NVIDIA H200, and what we aim for.
 SPEED = {"8x128": (3.5, 2.5), "32x128": (6.5, 5.0), "sst2": (3.5, 2.5), "32x512": (20, 16.5), "large:16x512": (33, 27)}
+LANGUAGE = {"gpt2-medium:8x1024": (42, 36), "gpt2-medium:1x1024": (11, 9)}
 # Which tests the slow sanitizers run over: all that check values, none that measure time.
 SANITIZED = "Cuda*-*SpeedIsPrinted*:*FrequentWords*:CudaAttention.ManySequences*"
 
@@ -39,8 +41,10 @@ def program(*args, env=None, timeout=600):
     return subprocess.run([str(a) for a in args], capture_output=True, text=True, timeout=timeout, env={**os.environ, **(env or {})})
 
 
-def step_bench(case, memory=None, steps=50, precision="bf16"):
+def step_bench(case, memory=None, steps=50, precision="bf16", capacity=None):
     env = dict(DEVICE="cuda", STEPS=str(steps), PRECISION=precision)
+    if capacity is not None:
+        env["CAPACITY"] = str(capacity)
     if memory is not None:
         env["MEMORY"] = str(memory)
     done = program(os.path.join(BUILD, "bin/step_bench"), case, env=env)
@@ -91,10 +95,10 @@ def peers(case):
     return {row["program"]: row["ms"] for row in map(json.loads, (l for l in done.stdout.splitlines() if l.startswith('{"')))}
 
 
-def speed():
+def speed(cases=SPEED):
     print("\n| training step, bf16, dropout 0.1 | snug ms | must reach | aim | PyTorch ms | HF Trainer ms | torch.compile ms | times faster than Trainer |")
     print("|---|---|---|---|---|---|---|---|")
-    for case, (must, aim) in SPEED.items():
+    for case, (must, aim) in cases.items():
         row = step_bench(case)
         other = peers(case) if os.environ.get("PEERS", "1") == "1" else {}
         shown = [f"{other[name]:.1f}" if name in other else "–" for name in ("loop", "trainer", "compile")]
@@ -102,6 +106,54 @@ def speed():
         print(f"| {case} | {row['ms']:.2f} | {must} | {aim} | {' | '.join(shown)} | {ratio} |", flush=True)
         record("speed", must=must, aim=aim, peers=other, **row)
         check(row["ms"] <= must, f"{case}: {row['ms']:.2f} ms, must reach {must}")
+
+
+def language():
+    """GPT-2 355M: speed, and the memory of a step of 8 x 1024 tokens in micro-batches of 1024, from 8 GiB down."""
+    speed(LANGUAGE)
+    print("\n| GPT-2 355M, 8 x 1024 by 1024 | budget MiB | predicted MiB | measured MiB | ms | recomputed | logits at once | weights converted |")
+    print("|---|---|---|---|---|---|---|---|")
+    case = "gpt2-medium:8x1024"
+    least = step_bench(case, GIB, steps=1, capacity=1024)["minimum_bytes"]
+    for name, budget in ("8 GiB", 8 * GIB), ("least", least):
+        row = step_bench(case, budget, steps=10, capacity=1024)
+        print(f"| {name} | {budget / 2**20:.0f} | {row['predicted_bytes'] / 2**20:.0f} | {row['measured_bytes'] / 2**20:.0f} | {row['ms']:.1f} "
+              f"| {row['recomputed_layers']} | {row['head_chunk']} | {row['converts_weights']} |", flush=True)
+        record("language-memory", name=name, **row)
+        check(row["measured_bytes"] <= budget, f"{name}: {row['measured_bytes']} bytes used of {budget}")
+        check(abs(row["measured_bytes"] / row["predicted_bytes"] - 1) <= 0.01, f"{name}: predicted {row['predicted_bytes']}, measured {row['measured_bytes']}")
+    check(least <= 6.3 * GIB, f"the least budget is {least}, must be at most 6.3 GiB")
+
+
+def generate():
+    """Greedy writing with a fresh GPT-2 355M, beside transformers. The tokenizer is a small one: ids beyond it have no text."""
+    folder = tempfile.mkdtemp()
+    model, text = os.path.join(folder, "model"), os.path.join(folder, "text.txt")
+    with open(text, "w") as f:
+        f.write("".join(f"the cat number {i} sat on the mat\n" for i in range(5000)))
+    snug, python = os.path.join(BUILD, "bin/snug"), os.environ.get("PYTHON", sys.executable)
+    done = program(snug, "init", "--model-type", "gpt2", "--train", text, "--vocab-size", 1000, "--hidden-size", 64, "--num-attention-heads", 1,
+                   "--num-hidden-layers", 1, "--output-dir", model)
+    check(done.returncode == 0, f"snug init: {done.stderr[-300:]}")
+    peer = os.path.join(ROOT, "bench/peer_gpu.py")
+    done = program(python, peer, "make-gpt2-medium", model)
+    check(done.returncode == 0, f"make-gpt2-medium: {done.stderr[-300:]}")
+    other = program(python, peer, "generate", model, timeout=300)
+    peers = {row["case"]: row["tokens_per_second"] for row in map(json.loads, (l for l in other.stdout.splitlines() if l.startswith('{"')))}
+    print("\n| GPT-2 355M, greedy, bf16 | snug tokens/s | must reach | transformers |\n|---|---|---|---|")
+    for batch, must in (1, 1000), (32, 20000):
+        done = program(snug, "generate", "--model", model, "--prompt", "the cat number 7 sat on the", "--num-return", batch, "--greedy",
+                       "--ignore-eos", "--max-new-tokens", 512, "--json")
+        check(done.returncode == 0, f"generate {batch}: {done.stderr[-500:]}")
+        if done.returncode != 0:
+            continue
+        row = json.loads(done.stdout)
+        row.pop("texts")
+        print(f"| batch {batch} | {row['tokens_per_second']:.0f} | {must} | {peers.get(f'generate {batch}', '–')} |", flush=True)
+        record("generate", batch=batch, must=must, transformers=peers.get(f"generate {batch}"), **row)
+        check(row["tokens_per_second"] >= must, f"generate {batch}: {row['tokens_per_second']:.0f} tokens/s, must reach {must}")
+        check(row["measured_peak_bytes"] <= row["predicted_peak_bytes"] * 1.01, f"generate {batch}: memory above the plan")
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def frontier():
@@ -152,7 +204,7 @@ def end_to_end():
 
 
 def main():
-    parts = {"tests": tests, "sanitize": sanitize, "memory": memory, "speed": speed, "frontier": frontier, "end-to-end": end_to_end}
+    parts = {"tests": tests, "sanitize": sanitize, "memory": memory, "speed": speed, "language": language, "generate": generate, "frontier": frontier, "end-to-end": end_to_end}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help=", ".join(parts))
     parser.add_argument("--out", help="JSON lines go here")

@@ -1,5 +1,5 @@
 """The peer of step_bench: the same training step in PyTorch + transformers, texts padded to the longest of the batch.
-    THREADS=2 python3 bench/peer_step.py 8x128 sst2"""
+    THREADS=2 python3 bench/peer_step.py 8x128 sst2 gpt2:1x512"""
 import json
 import os
 import sys
@@ -7,7 +7,7 @@ import time
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 WARM_UP, TIMED = 1, 5
 SST2 = [8, 26, 10, 38, 16, 22, 47, 13, 30, 19, 61, 11, 24, 7, 34, 28, 15, 42, 20, 9, 33, 18, 25, 52, 12, 29, 21, 37, 14, 23, 17, 36]
@@ -20,9 +20,7 @@ def lengths_of(name):
     return [length] * n
 
 
-def run(name):
-    torch.manual_seed(0)
-    lengths = lengths_of(name)
+def bert(lengths):
     longest = max(lengths)
     ids = torch.zeros(len(lengths), longest, dtype=torch.long)
     mask = torch.zeros_like(ids)
@@ -33,7 +31,20 @@ def run(name):
     inputs = dict(input_ids=ids, labels=labels)
     if longest * len(lengths) != sum(lengths):
         inputs["attention_mask"] = mask
-    model = BertForSequenceClassification(BertConfig(num_labels=2)).train()
+    return BertForSequenceClassification(BertConfig(num_labels=2)), inputs
+
+
+def gpt2(lengths):
+    ids = torch.randint(1000, 30000, (len(lengths), lengths[0]))
+    return GPT2LMHeadModel(GPT2Config()), dict(input_ids=ids, labels=ids)
+
+
+def run(name):
+    torch.manual_seed(0)
+    model_name, _, shape = name.rpartition(":")
+    lengths = lengths_of(shape)
+    model, inputs = (gpt2 if model_name == "gpt2" else bert)(lengths)
+    model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, fused=True)
     times = []
     for _ in range(WARM_UP + TIMED):

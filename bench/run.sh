@@ -10,7 +10,7 @@ lines=build/bench.jsonl
 peer=no
 if "$python" -c 'import torch, transformers' 2>/dev/null; then peer=yes; else echo "no torch and transformers in $python: snug alone"; fi
 for round in 1 2 3; do
-  for case in 8x128 sst2; do
+  for case in 8x128 sst2 gpt2:1x512; do
     build/bin/step_bench "$case" | tee -a "$lines"
     [ "$peer" = no ] || "$python" bench/peer_step.py "$case" 2>/dev/null | tee -a "$lines"
   done

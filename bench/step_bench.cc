@@ -1,7 +1,9 @@
-// Time of a whole training step (forward, backward, clipping, AdamW; dropout 0.1) of BERT-sized models with random
-// weights and random token ids. One JSON line per case.
+// Time of a whole training step (forward, backward, clipping, AdamW; dropout 0.1) of models of the usual sizes with
+// random weights and random token ids. One JSON line per case.
 //   step_bench 8x128 sst2            cases: NxL (N texts of L tokens) or sst2 (32 texts with the lengths SST-2 has)
 //   DEVICE=cuda step_bench large:16x512    the same for BERT-large, on a GPU; MEMORY states a budget in bytes
+//   step_bench gpt2:1x512 gpt2-medium:8x1024    causal language models of 124M and 355M parameters
+//   CAPACITY pins the tokens of a micro-batch
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,27 +36,44 @@ std::vector<int64_t> lengths_of(const std::string& name) {
   return {8, 26, 10, 38, 16, 22, 47, 13, 30, 19, 61, 11, 24, 7, 34, 28, 15, 42, 20, 9, 33, 18, 25, 52, 12, 29, 21, 37, 14, 23, 17, 36};
 }
 
-BertConfig config_of(bool large) {
-  BertConfig config;
-  config.vocab_size = 30522;
+struct Case {
+  ModelConfig config;
+  Head head = Head::kClassifier;
+  std::vector<int64_t> lengths;
+};
+
+Case case_of(const std::string& name) {
+  const size_t colon = name.find(':');
+  const std::string model = colon == std::string::npos ? "base" : name.substr(0, colon);
+  const bool gpt2 = model.starts_with("gpt2"), large = model == "large" || model == "gpt2-medium";
+  ModelConfig config;
+  config.vocab_size = gpt2 ? 50257 : 30522;
   config.hidden_size = large ? 1024 : 768;
   config.num_hidden_layers = large ? 24 : 12;
   config.num_attention_heads = large ? 16 : 12;
   config.intermediate_size = 4 * config.hidden_size;
-  config.max_position_embeddings = 512;
+  config.max_position_embeddings = gpt2 ? 1024 : 512;
   config.labels = {"0", "1"};
-  return config;
+  if (gpt2) {
+    config.family = Family::kGpt2;
+    config.type_vocab_size = 0;
+    config.pad_token_id = -1;
+    config.hidden_act = HiddenAct::kGeluTanh;
+    config.layer_norm_eps = 1e-5;
+  }
+  return {config, gpt2 ? Head::kCausalLm : Head::kClassifier, lengths_of(colon == std::string::npos ? name : name.substr(colon + 1))};
 }
 
 // The texts of a step in micro-batches of at most `capacity` tokens.
-std::vector<BatchBuilder> random_step(const std::vector<int64_t>& lengths, int64_t capacity, unsigned seed) {
+std::vector<BatchBuilder> random_step(const Case& c, int64_t capacity, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<BatchBuilder> step(1);
-  for (const int64_t length : lengths) {
+  for (const int64_t length : c.lengths) {
     std::vector<int32_t> ids(static_cast<size_t>(length));
     for (int32_t& id : ids) id = int32_t(1000 + random() % 29000);
     if (step.back().dims().tokens + length > capacity) step.emplace_back();
     step.back().add(ids, {}, int32_t(random() % 2));
+    if (c.head == Head::kCausalLm) step.back().predict_next_tokens();
   }
   return step;
 }
@@ -74,7 +93,7 @@ void fill_weights(Engine& engine, const Model& model) {
 }
 
 // Seconds between the results of steps, after `warm_up` of them; sorted. on_first is called after the first step.
-std::vector<double> time_steps(Engine& engine, const std::vector<std::vector<BatchBuilder>>& steps, size_t examples, int warm_up,
+std::vector<double> time_steps(Engine& engine, const std::vector<std::vector<BatchBuilder>>& steps, size_t targets, int warm_up,
                                int timed, const std::function<void()>& on_first) {
   using Clock = std::chrono::steady_clock;
   std::vector<double> seconds;
@@ -89,7 +108,7 @@ std::vector<double> time_steps(Engine& engine, const std::vector<std::vector<Bat
     last = now;
   };
   for (int step = 0; step < warm_up + timed; ++step) {
-    engine.begin(examples);
+    engine.begin(targets);
     for (const BatchBuilder& micro : steps[size_t(step) % steps.size()]) engine.accumulate(micro.view());
     engine.update({.learning_rate = 1e-5, .step = step + 1}, 1.0);
     ++running;
@@ -102,19 +121,21 @@ std::vector<double> time_steps(Engine& engine, const std::vector<std::vector<Bat
 }
 
 void run(const std::string& name) {
-  const bool large = name.rfind("large:", 0) == 0;
-  const std::vector<int64_t> lengths = lengths_of(large ? name.substr(6) : name);
+  const Case c = case_of(name);
+  const std::vector<int64_t>& lengths = c.lengths;
   CommonOptions options;
   options.device = environment("DEVICE", "cpu");
   options.precision = environment("PRECISION", "auto");
   options.threads = std::atoi(environment("THREADS", "0"));
   const auto platform = open_platform(options);
-  const auto model = make_bert(config_of(large), Head::kClassifier);
+  const auto model = make_model(c.config, c.head);
   PlanRequest request;
   request.model = model.get();
   request.graph.compute = platform->compute_type(options.precision);
   const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   request.workload = {int64_t(lengths.size()), *std::ranges::max_element(lengths), tokens, tokens / int64_t(lengths.size())};
+  if (c.head == Head::kCausalLm) request.workload.target_rule = TargetRule::kEveryToken;
+  if (const char* capacity = std::getenv("CAPACITY")) request.pinned_capacity = std::stol(capacity);
   request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
   std::optional<uint64_t> budget;
   if (const char* memory = std::getenv("MEMORY")) budget = std::stoull(memory);
@@ -129,19 +150,19 @@ void run(const std::string& name) {
   fill_weights(*engine, *model);
   const bool gpu = request.device.kind == DeviceKind::kCuda;
   std::vector<std::vector<BatchBuilder>> steps;
-  for (unsigned seed = 1; seed <= 4; ++seed) steps.push_back(random_step(lengths, plan.capacity.tokens, seed));
+  for (unsigned seed = 1; seed <= 4; ++seed) steps.push_back(random_step(c, plan.capacity.tokens, seed));
   uint64_t after_first = 0;
   const int timed = std::atoi(environment("STEPS", gpu ? "50" : "5"));
-  const std::vector<double> seconds = time_steps(*engine, steps, lengths.size(), gpu ? std::min(10, timed) : 1, timed,
+  const std::vector<double> seconds = time_steps(*engine, steps, c.head == Head::kCausalLm ? size_t(tokens) - lengths.size() : lengths.size(), gpu ? std::min(10, timed) : 1, timed,
                                                  [&] { after_first = platform->peak_bytes(); });
   const double median = seconds[seconds.size() / 2];
   fmt::print("{{\"program\": \"snug\", \"case\": \"{}\", \"device\": \"{}\", \"precision\": \"{}\", \"threads\": {}, "
              "\"tokens\": {}, \"ms\": {:.3f}, \"best_ms\": {:.3f}, \"tokens_per_second\": {:.1f}, \"micro_batch_tokens\": {}, "
-             "\"recomputed_layers\": {}, \"budget_bytes\": {}, \"minimum_bytes\": {}, \"predicted_bytes\": {}, "
+             "\"recomputed_layers\": {}, \"head_chunk\": {}, \"converts_weights\": {}, \"budget_bytes\": {}, \"minimum_bytes\": {}, \"predicted_bytes\": {}, "
              "\"measured_bytes\": {}, \"grown_since_first_step\": {}}}\n",
              name, platform->name(), dtype_name(plan.compute), num_threads(), request.workload.step_tokens, median * 1e3,
-             seconds[0] * 1e3, double(request.workload.step_tokens) / median, plan.capacity.tokens, plan.recomputed_layers,
-             plan.budget_bytes, plan.minimum_budget_bytes, plan.peak_bytes, platform->peak_bytes(), platform->peak_bytes() - after_first);
+             seconds[0] * 1e3, double(request.workload.step_tokens) / median, plan.capacity.tokens, plan.choice.recomputed_layers,
+             plan.choice.head_chunk, plan.choice.converts_weights, plan.budget_bytes, plan.minimum_budget_bytes, plan.peak_bytes, platform->peak_bytes(), platform->peak_bytes() - after_first);
   std::fflush(stdout);
 }
 

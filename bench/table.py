@@ -7,7 +7,7 @@ cases = {}
 for line in open(sys.argv[1]):
     row = json.loads(line)
     cases.setdefault(row["case"], {}).setdefault(row["program"].split()[0], []).append(row)
-print("\n| training step, BERT-base, fp32 | tokens | snug ms | snug tokens/s | PyTorch ms | times faster |")
+print("\n| training step (BERT-base, GPT-2 124M), fp32 | tokens | snug ms | snug tokens/s | PyTorch ms | times faster |")
 print("|---|---|---|---|---|---|")
 for case, programs in cases.items():
     ms = {name: statistics.median(row["ms"] for row in rows) for name, rows in programs.items()}

@@ -1,0 +1,217 @@
+"""Language models from outside: the promises for causal and masked language modelling, generation, and what is wrong with a
+text, a prompt or a tokenizer's files."""
+import json
+import os
+import shutil
+import unittest
+
+from harness import MIB, SnugTest, read_losses, run, sentence
+
+
+class Language(SnugTest):
+    def write_text(self, name="text.txt", lines=600, longest=14):
+        with open(self.path(name), "w") as f:
+            f.writelines(sentence(self.rng, longest) + "\n" for _ in range(lines))
+        return self.path(name)
+
+    def write_documents(self, name="documents.jsonl", rows=150):
+        with open(self.path(name), "w") as f:
+            for _ in range(rows):
+                f.write(json.dumps(dict(text=sentence(self.rng, 40))) + "\n")
+        return self.path(name)
+
+    def fresh(self, kind="gpt2", name="model", **more):
+        flags = {"vocab": 400 if kind != "bert" else 200, **more}
+        return self.init(name, train=self.write_text(f"vocabulary-{name}.txt"), model_type=kind, **flags)
+
+    def train(self, name, model, data, *flags, steps=12, batch=8):
+        run("train", "--model", model, "--train", data, "--batch-size", batch, "--max-steps", steps, "--learning-rate", 1e-3,
+            "--output-dir", self.path(name), *self.cache(), *flags)
+        with open(self.path(name, "run.json")) as f:
+            return json.load(f)
+
+
+class Promises(Language):
+    def check_memory(self, model, data, *flags):
+        plan = run("plan", "--model", model, "--train", data, "--batch-size", 8, *flags, *self.cache(), "--json").json()
+        least, most = plan["minimum_budget_bytes"], plan["peak_bytes"]
+        self.assertEqual(sum(item["bytes"] for item in plan["items"]), most)
+        for share in 0, self.rng.random(), 1:
+            budget = int(least + share * max(0, most - least))
+            name = f"memory-{self.rng.random()}"
+            report = self.train(name, model, data, *flags, "--memory", budget, steps=3)
+            self.assertEqual(report["measured_arena_bytes"], report["predicted_arena_bytes"])
+            self.assertLessEqual(report["measured_peak_bytes"], budget)
+            self.assertLessEqual(abs(report["measured_peak_bytes"] / report["predicted_peak_bytes"] - 1), 0.05)
+        run("train", "--model", model, "--train", data, "--batch-size", 8, *flags, "--memory", least - MIB, "--output-dir", self.path("no"),
+            *self.cache(), expect=4)
+
+    def test_the_plan_is_the_run(self):
+        text, documents = self.write_text(), self.write_documents()
+        self.check_memory(self.fresh("gpt2", "a", hidden=96, layers=4), text, "--block-size", 48)
+        self.check_memory(self.fresh("gpt2", "b", vocab=2000), documents, "--no-concat")
+        self.check_memory(self.fresh("gpt2", "c"), documents, "--attention-across-documents")
+        self.check_memory(self.fresh("roberta", "d"), text, "--task", "mlm")
+        self.check_memory(self.fresh("bert", "e"), text, "--whole-word-mask", "--mlm-probability", 0.3)
+
+    def test_memory_never_changes_the_result(self):
+        for kind, data, flags in ("gpt2", self.write_text(), ["--block-size", 40]), ("gpt2", self.write_documents(), []), \
+                ("roberta", self.write_text("r.txt"), ["--task", "mlm"]):
+            with self.subTest(kind=kind, data=data):
+                model = self.fresh(kind, f"{kind}-{os.path.basename(data)}", layers=3)
+                losses = []
+                for i, more in enumerate((["--recompute", "none"], ["--recompute", "none", "--micro-batch-tokens", 64], ["--recompute", "all"])):
+                    name = f"same-{kind}-{os.path.basename(data)}-{i}"
+                    self.train(name, model, data, *flags, *more, "--dropout", 0.1, steps=20)
+                    losses.append(read_losses(self.path(name)))
+                self.assertEqual(losses[0], losses[2], "recomputing gives the same bits")
+                self.assertLessEqual(max(abs(losses[0][s] - losses[1][s]) / losses[0][s] for s in losses[0]), 2e-5)
+                self.assertNotEqual(losses[0], losses[1], "packed differently, so rounded differently: else nothing was tested")
+
+    def test_a_resumed_run_continues_the_same_curve(self):
+        model, data = self.fresh(), self.write_text()
+        flags = ["--block-size", 32, "--save-steps", 5]
+        self.train("whole", model, data, *flags, steps=15)
+        self.train("parts", model, data, *flags, steps=15)
+        shutil.rmtree(self.path("parts", "checkpoints", "step-15"))
+        os.remove(self.path("parts", "model.safetensors"))
+        self.train("parts", model, data, *flags, "--resume-from-checkpoint", "latest", steps=15)
+        with open(self.path("whole", "model.safetensors"), "rb") as a, open(self.path("parts", "model.safetensors"), "rb") as b:
+            self.assertEqual(a.read(), b.read())
+        self.assertEqual(read_losses(self.path("whole")), read_losses(self.path("parts")))
+
+    def test_it_learns(self):
+        """The second word follows from the first, so perplexity must fall far below that of the words alone."""
+        with open(self.path("rules.txt"), "w") as f:
+            for _ in range(1500):
+                n = self.rng.randrange(10)
+                f.write(f"number {n} comes before number {n + 1} and after number {n - 1} .\n")
+        model = self.init("rules", train=self.path("rules.txt"), model_type="gpt2", vocab=300, hidden=64)
+        report = self.train("learned", model, self.path("rules.txt"), "--block-size", 32, "--lr-scheduler-type", "constant", steps=150, batch=16)
+        self.assertLess(report["eval_perplexity"], 2.2)
+        text = run("generate", "--model", self.path("learned"), "--prompt", "number 4 comes before number", "--greedy", "--max-new-tokens", 1,
+                   "--json").json()["texts"][0]["text"]
+        self.assertEqual(text, " 5")
+        measured = run("eval", "--model", self.path("learned"), "--data", self.path("rules.txt"), "--max-length", 32, "--json",
+                       env=dict(XDG_CACHE_HOME=self.path("cache"))).json()
+        self.assertLess(measured["perplexity"], 2.2)
+
+
+class Generation(Language):
+    def setUp(self):
+        super().setUp()
+        self.model = self.fresh()
+
+    def generate(self, *flags, expect=0):
+        return run("generate", "--model", self.model, "--json", *flags, expect=expect)
+
+    def texts(self, *flags):
+        return [t["text"] for t in self.generate("--ignore-eos", *flags).json()["texts"]]
+
+    def test_a_text_does_not_know_its_neighbours(self):
+        prompts = [f for word in ("time", "year", "people", "way", "day") for f in ("--prompt", word)]
+        together = self.texts(*prompts, "--num-return", 2, "--max-new-tokens", 30)
+        self.assertEqual(len(together), 10)
+        self.assertEqual(together, self.texts(*prompts, "--num-return", 2, "--max-new-tokens", 30, "--batch-size", 3))
+        self.assertEqual(len(set(together)), 10, "texts of one prompt differ")
+        self.assertNotEqual(together, self.texts(*prompts, "--num-return", 2, "--max-new-tokens", 30, "--seed", 1))
+
+    def test_flags(self):
+        greedy = self.texts("--prompt", "time", "--greedy", "--max-new-tokens", 20)
+        self.assertEqual(greedy, self.texts("--prompt", "time", "--top-k", 1, "--max-new-tokens", 20))
+        self.assertNotEqual(greedy, self.texts("--prompt", "time", "--greedy", "--max-new-tokens", 20, "--repetition-penalty", 5))
+        stop = greedy[0][3:6]
+        self.assertEqual(self.texts("--prompt", "time", "--greedy", "--max-new-tokens", 20, "--stop", stop), [greedy[0][:greedy[0].index(stop)]])
+
+    def test_memory(self):
+        report = self.generate("--prompt", "time", "--num-return", 8, "--max-new-tokens", 40).json()
+        peak = report["predicted_peak_bytes"]
+        self.assertLessEqual(abs(report["measured_peak_bytes"] / peak - 1), 0.05)
+        less = self.generate("--prompt", "time", "--num-return", 8, "--max-new-tokens", 40, "--memory", peak - MIB // 8, expect=None)
+        if less.code == 0:
+            self.assertLessEqual(less.json()["measured_peak_bytes"], peak)
+            self.assertEqual([t["text"] for t in less.json()["texts"]], [t["text"] for t in report["texts"]])
+        self.generate("--prompt", "time", "--memory", "4MiB", expect=4)
+
+    def test_the_end_of_the_context(self):
+        long = " ".join(["time"] * 100)
+        refused = self.generate("--prompt", long, expect=2)
+        self.assertIn("--sliding", refused.err)
+        self.assertIn("64", refused.err)
+        report = self.generate("--prompt", long, "--sliding", "--ignore-eos", "--max-new-tokens", 150).json()
+        self.assertEqual(report["texts"][0]["tokens"], 150)
+        short = self.generate("--prompt", "time", "--ignore-eos", "--max-new-tokens", 1000)
+        self.assertEqual(short.json()["texts"][0]["finish_reason"], "length")
+        self.assertIn("--sliding", short.err)
+
+    def test_prompts_from_a_file_and_an_empty_one(self):
+        with open(self.path("prompts.txt"), "w") as f:
+            f.write("time\n\nyear\n")
+        self.assertEqual(len(self.texts("--input", self.path("prompts.txt"), "--max-new-tokens", 3)), 3)
+        self.assertEqual(len(self.texts("--prompt", "", "--max-new-tokens", 3)), 1)
+
+    def test_usage(self):
+        for flags in (["--prompt", "a", "--input", "b.txt"], [], ["--prompt", "a", "--temperature", -1], ["--prompt", "a", "--top-p", 0],
+                      ["--prompt", "a", "--max-new-tokens", 0]):
+            self.assertIn("error", self.generate(*flags, expect=2).err)
+        bert = self.fresh("bert", "bert")
+        self.assertIn("bert", run("generate", "--model", bert, "--prompt", "a", expect=2).err)
+
+
+class BadInput(Language):
+    def refuse(self, *flags, expect=3, words=()):
+        result = run("train", "--output-dir", self.path("out"), *self.cache(), *flags, expect=expect)
+        self.assertIn("error:", result.err)
+        for word in words:
+            self.assertIn(word, result.err)
+        self.assertFalse(os.path.exists(self.path("out", "model.safetensors")))
+
+    def test_texts(self):
+        model = self.fresh()
+        cases = {"empty.txt": (b"", "no rows"), "blank.txt": (b" \n\n ", "empty"), "binary.txt": (b"ab\0cd ef\n" * 20, "zero bytes"),
+                 "latin1.txt": (b"caf\xe9 au lait\n", "not UTF-8"), "utf16.txt": ("time year".encode("utf-16"), "UTF-16")}
+        for name, (contents, words) in cases.items():
+            with self.subTest(name=name):
+                with open(self.path(name), "wb") as f:
+                    f.write(contents)
+                self.refuse("--model", model, "--train", self.path(name), words=[name, words])
+        text = self.write_text()
+        self.refuse("--model", model, "--train", text, "--block-size", 65, expect=2, words=["--block-size", "64"])
+        self.refuse("--model", model, "--train", text, "--task", "mlm", expect=2, words=["gpt2"])
+        self.refuse("--model", model, "--train", text, "--task", "qa", expect=2, words=["qa"])
+        self.refuse("--model", self.fresh("bert", "bert"), "--train", text, "--task", "clm", expect=2, words=["clm"])
+
+    def test_tokenizer_files(self):
+        text = self.write_text()
+
+        def broken(name, change):
+            model = self.fresh("gpt2", name)
+            os.remove(os.path.join(model, "tokenizer.json"))
+            with open(os.path.join(model, "vocab.json")) as f:
+                vocab = json.load(f)
+            with open(os.path.join(model, "merges.txt")) as f:
+                merges = f.read()
+            vocab, merges = change(vocab, merges)
+            with open(os.path.join(model, "vocab.json"), "w") as f:
+                json.dump(vocab, f)
+            with open(os.path.join(model, "merges.txt"), "w") as f:
+                f.write(merges)
+            return model
+
+        run("tokenize", "--model", broken("good", lambda v, m: (v, m)), "--input", text)
+        first = lambda vocab: next(iter(vocab))
+        cases = {
+            "unknown": (lambda v, m: (v, m + "qq zz\n"), "qq"),
+            "three": (lambda v, m: (v, m + "a b c\n"), "merges.txt"),
+            "gap": (lambda v, m: ({k: i + (i > 50) for k, i in v.items()}, m), "id"),
+            "twice": (lambda v, m: ({k: 3 if i == 4 else i for k, i in v.items()}, m), "3"),
+            "text-id": (lambda v, m: ({**v, first(v): "0"}, m), "vocab.json"),
+            "no-byte": (lambda v, m: ({k: i for i, k in enumerate(k for k in v if k != "a")}, ""), "vocab.json"),
+        }
+        for name, (change, words) in cases.items():
+            with self.subTest(name=name):
+                self.refuse("--model", broken(name, change), "--train", text, words=[words])
+
+
+if __name__ == "__main__":
+    unittest.main()
