@@ -4,6 +4,7 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "core/error.h"
 #include "text/unicode.h"
 
 namespace snug {
@@ -44,6 +45,27 @@ bool stands_alone(std::string_view text, size_t begin, size_t end) {
 }
 
 }  // namespace
+
+int32_t check_added_tokens(const std::vector<AddedToken>& added, const Vocabulary& vocabulary,
+                           std::string_view origin) {
+  int32_t next = vocabulary.size();
+  std::unordered_set<std::string_view> seen;
+  for (const AddedToken& token : added) {
+    if (!seen.insert(token.content).second) {
+      fail(ErrorKind::kInput, "{}: added token \"{}\" occurs twice", origin, token.content);
+    }
+    const int32_t known = vocabulary.find(token.content);
+    const int32_t expected = known >= 0 ? known : next++;
+    if (token.content.empty())
+      fail(ErrorKind::kInput, "{}: added token {} is empty", origin, token.id);
+    if (token.id != expected) {
+      fail(ErrorKind::kInput, "{}: added token \"{}\" has id {}, expected {} ({})", origin,
+           token.content, token.id, expected,
+           known >= 0 ? "its id in the vocabulary" : "the next free id");
+    }
+  }
+  return next;
+}
 
 AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens,
                                      const std::vector<std::string>& contents) {
@@ -86,8 +108,11 @@ std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::Search::next() {
     const AddedToken& token = matcher_.tokens_[found.id];
     Match match{begin, begin + found.bytes, token.id};
     if (token.single_word && !stands_alone(text_, match.begin, match.end)) continue;
-    if (token.lstrip) match.begin = skip_spaces_back(text_, match.begin, consumed_);
+    // A token that itself begins with a space may find it taken by the one before.
+    if (token.lstrip)
+      match.begin = std::max(skip_spaces_back(text_, match.begin, consumed_), consumed_);
     if (token.rstrip) match.end = skip_spaces(text_, match.end);
+    match.stripped = match.begin != begin || match.end != begin + found.bytes;
     consumed_ = match.end;
     return match;
   }

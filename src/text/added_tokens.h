@@ -23,11 +23,17 @@ struct AddedToken {
   bool operator==(const AddedToken&) const = default;
 };
 
+// Added tokens beyond the vocabulary must continue its ids, as the reference assigns them (kInput).
+// Returns the number of ids that they and the vocabulary make together.
+int32_t check_added_tokens(const std::vector<AddedToken>& added, const Vocabulary& vocabulary,
+                           std::string_view origin);
+
 class AddedTokenMatcher {
  public:
   struct Match {
     size_t begin = 0, end = 0;
     int32_t id = -1;
+    bool stripped = false;  // not exactly the token, because of lstrip or rstrip
   };
 
   // Walks over the matches of one text, from left to right; `text` must outlive it.

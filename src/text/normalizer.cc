@@ -12,7 +12,7 @@ class Normalizer::Writer {
 
   void write(char32_t c, uint32_t origin) {
     const NormalizerOptions& options = normalizer_.options_;
-    const uint8_t flags = normalizer_.chars_[c];
+    const uint16_t flags = normalizer_.chars_[c];
     if (options.clean_text) {
       if (flags & kCharDropped) return;
       if (flags & kCharSpace) return decompose_into_marks(' ', 0, origin);
@@ -49,7 +49,7 @@ class Normalizer::Writer {
     bool inserted;  // by decomposition, after its first code point
   };
 
-  void decompose_into_marks(char32_t c, uint8_t flags, uint32_t origin) {
+  void decompose_into_marks(char32_t c, uint16_t flags, uint32_t origin) {
     if (!normalizer_.options_.strips_accents()) return put(c, flags, origin);
     if (!(flags & (kCharDecomposes | kCharNonStarter))) {
       flush();
@@ -62,7 +62,7 @@ class Normalizer::Writer {
   }
 
   void place(char32_t c, uint32_t origin, bool inserted) {
-    const uint8_t flags = normalizer_.chars_[c];
+    const uint16_t flags = normalizer_.chars_[c];
     if (flags & kCharNonStarter) {
       marks_.push_back({c, combining_class(c), inserted});
       if (!inserted) origins_.push_back(origin);
@@ -73,7 +73,7 @@ class Normalizer::Writer {
     put(c, flags, origin);
   }
 
-  void put(char32_t c, uint8_t flags, uint32_t origin) {
+  void put(char32_t c, uint16_t flags, uint32_t origin) {
     if ((flags & kCharMark) && normalizer_.options_.strips_accents()) return;
     CodePoints lower{c};
     const size_t count =
@@ -92,7 +92,7 @@ class Normalizer::Writer {
 Normalizer::Normalizer(const NormalizerOptions& options)
     : options_(options), chars_(CharTable::get()) {
   for (char32_t c = 1; c < 128; ++c) {
-    const uint8_t flags = chars_[c];
+    const uint16_t flags = chars_[c];
     if (options.clean_text && (flags & kCharDropped)) continue;
     const bool space = options.clean_text && (flags & kCharSpace);
     const bool upper = options.lowercase && (flags & kCharUpper);

@@ -18,15 +18,19 @@ TEST(CharTable, IsTheReferencesWhateverTheVersionOfIcu) {
 
 TEST(CharTable, Examples) {
   const CharTable& table = CharTable::get();
-  EXPECT_EQ(table['a'], 0);
-  EXPECT_EQ(table['A'], kCharUpper);
+  EXPECT_EQ(table['a'], kCharLetter);
+  EXPECT_EQ(table['A'], kCharUpper | kCharLetter);
   EXPECT_EQ(table['$'], kCharPunct);  // a symbol in Unicode, punctuation for BERT
   EXPECT_EQ(table['\n'], kCharSpace);
   EXPECT_EQ(table[0x0B], kCharSpace | kCharDropped);
-  EXPECT_EQ(table[0x4E2D], kCharCjk);
-  EXPECT_EQ(table[0x2B820], 0);   // an ideograph that the reference forgot
-  EXPECT_EQ(table[0x2E52], 0);    // punctuation since Unicode 13
-  EXPECT_EQ(table[0x10FFFF], 0);  // a noncharacter
+  EXPECT_EQ(table[0x4E2D], kCharCjk | kCharLetter);
+  EXPECT_EQ(table[0xAC00], kCharDecomposes | kCharLetter);
+  EXPECT_EQ(table[0x2B820], kCharLetter);  // an ideograph that BERT's reference forgot
+  EXPECT_EQ(table[0x00BD], kCharNumber);
+  EXPECT_EQ(table[0x105C0], kCharLetter);     // since Unicode 16
+  EXPECT_EQ(table[0xA7D2] & kCharLetter, 0);  // since Unicode 17
+  EXPECT_EQ(table[0x2E52], 0);                // punctuation since Unicode 13
+  EXPECT_EQ(table[0x10FFFF], 0);              // a noncharacter
   EXPECT_EQ(table[0x10FFFD], kCharDropped);
 }
 

@@ -1,11 +1,12 @@
-// Text to token ids. One interface for every family; implementations are immutable after loading
-// and safe to share between threads.
+// Text to token ids and back. One interface for every family; implementations are immutable after
+// loading and safe to share between threads.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,8 +37,11 @@ struct EncodeOptions {
 };
 
 struct SpecialIds {
-  int32_t pad = -1, unk = -1, cls = -1, sep = -1, mask = -1;
+  int32_t pad = -1, unk = -1, cls = -1, sep = -1, mask = -1, bos = -1, eos = -1;  // -1: none
 };
+
+// Where a token stands in a decoded text: WordPiece puts no space before the first.
+enum class TextPlace { kStart, kInside };
 
 class Tokenizer {
  public:
@@ -58,6 +62,14 @@ class Tokenizer {
                                                std::optional<std::string_view> pair, size_t stride,
                                                const EncodeOptions& options) const = 0;
 
+  // The text of these ids; an id without a token adds nothing. Byte-level BPE gives back the
+  // encoded text byte by byte; what does not make up whole characters becomes U+FFFD, as when
+  // encoding. WordPiece can only join words with spaces and tidy those before punctuation.
+  virtual std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
+  // What one token adds to such a text. A token of byte-level BPE may be a part of a character.
+  virtual std::string token_bytes(int32_t id, TextPlace place = TextPlace::kInside) const;
+  virtual bool is_special(int32_t id) const;  // left out by skip_special_tokens
+
   virtual int32_t vocab_size() const = 0;  // highest id + 1
   virtual const SpecialIds& special_ids() const = 0;
   virtual std::string_view token(int32_t id) const = 0;
@@ -69,8 +81,9 @@ class Tokenizer {
   virtual void save(const std::filesystem::path& folder) const = 0;
 };
 
-// From a Hugging Face model folder: tokenizer.json, or vocab.txt with tokenizer_config.json. Errors
-// are kInput.
+// From a Hugging Face model folder: tokenizer.json; or vocab.txt, or vocab.json and merges.txt (or,
+// as OpenAI named them, encoder.json and vocab.bpe), with tokenizer_config.json where there is one.
+// Errors are kInput.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace snug

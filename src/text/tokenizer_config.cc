@@ -1,4 +1,4 @@
-// tokenizer_config.json: the few settings of BERT's family that change ids. The file is a bag of
+// tokenizer_config.json: the few settings of each family that change ids. The file is a bag of
 // whatever the Python class was given, so, unlike tokenizer.json, keys that do not concern the ids
 // are read over; those that would are refused.
 #include <algorithm>
@@ -12,14 +12,15 @@
 namespace snug {
 namespace {
 
-// A flag that contradicts tokenizer.json wins, as in transformers, but not silently.
+// A flag that contradicts tokenizer.json wins, as in transformers, but not silently. `overridden`
+// is the part of tokenizer.json concerned; nullptr where there is no such file.
 void override_flag(const JsonFields& fields, const std::string& origin, std::string_view key,
-                   bool& flag, bool warns) {
+                   bool& flag, const char* overridden) {
   if (!fields.find(key)) return;
   const bool value = fields.boolean(key);
-  if (warns && value != flag) {
-    warn(fmt::format("{}: {} is {}, which overrides the normalizer of tokenizer.json", origin, key,
-                     value));
+  if (overridden && value != flag) {
+    warn(fmt::format("{}: {} is {}, which overrides the {} of tokenizer.json", origin, key, value,
+                     overridden));
   }
   flag = value;
 }
@@ -40,6 +41,8 @@ void apply_names(const JsonFields& fields, SpecialNames& names) {
   apply("cls_token", names.cls);
   apply("sep_token", names.sep);
   apply("mask_token", names.mask);
+  apply("bos_token", names.bos);
+  apply("eos_token", names.eos);
 }
 
 int32_t parse_id_key(const std::string& key, const JsonFields& parent) {
@@ -74,40 +77,76 @@ void apply_added_tokens(const JsonFields& fields, const std::string& origin,
             [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
 }
 
-void refuse_other_behaviour(const JsonFields& fields, const std::string& origin) {
+// What the configuration says about a tokenizer of any family.
+void apply_common(const JsonFields& fields, const std::string& origin, TokenizerSpec& spec) {
+  apply_names(fields, spec.specials);
+  apply_added_tokens(fields, origin, spec.added);
+  if (fields.find("truncation_side") && fields.text("truncation_side") != "right") {
+    warn(fmt::format("{}: truncation_side is ignored; long texts lose their end", origin));
+  }
+  // "No limit" is written as 10^30.
+  if (const Json* length = fields.find("model_max_length");
+      length && length->is_number() && *length > 0 && *length < 1e9) {
+    spec.model_max_length = length->get<size_t>();
+  }
+}
+
+void refuse_other_splitting(const JsonFields& fields) {
   const Json* never_split = fields.find("never_split");
   if (never_split && !never_split->empty())
     fields.refuse("never_split", "absent or empty (not supported)");
   if (fields.find("do_basic_tokenize") && !fields.boolean("do_basic_tokenize")) {
     fields.refuse("do_basic_tokenize", "true (false is not supported)");
   }
-  if (fields.find("truncation_side") && fields.text("truncation_side") != "right") {
-    warn(fmt::format("{}: truncation_side is ignored; long texts lose their end", origin));
-  }
 }
 
 }  // namespace
 
+std::string tokenizer_class(const TokenizerConfig& config) {
+  if (config.json.is_null()) return "";
+  const JsonFields fields(config.json, config.origin, "");
+  if (!fields.find("tokenizer_class")) return "";
+  std::string name = fields.text("tokenizer_class");
+  for (std::string_view suffix : {"Fast", "Tokenizer"}) {
+    if (name.ends_with(suffix)) name.resize(name.size() - suffix.size());
+  }
+  return name;
+}
+
 void apply_tokenizer_config(const TokenizerConfig& config, WordPieceSpec& spec) {
   if (config.json.is_null()) return;
   const JsonFields fields(config.json, config.origin, "");
-  const bool from_json = !spec.single.empty();
-  refuse_other_behaviour(fields, config.origin);
-  override_flag(fields, config.origin, "do_lower_case", spec.normalizer.lowercase, from_json);
-  override_flag(fields, config.origin, "tokenize_chinese_chars",
-                spec.normalizer.handle_chinese_chars, from_json);
+  NormalizerOptions& normalizer = spec.model.normalizer;
+  const char* overridden = spec.common.templates.single.empty() ? nullptr : "normalizer";
+  refuse_other_splitting(fields);
+  override_flag(fields, config.origin, "do_lower_case", normalizer.lowercase, overridden);
+  override_flag(fields, config.origin, "tokenize_chinese_chars", normalizer.handle_chinese_chars,
+                overridden);
   if (fields.find("strip_accents")) {
-    bool strips = spec.normalizer.strips_accents();
-    override_flag(fields, config.origin, "strip_accents", strips, from_json);
-    spec.normalizer.strip_accents = strips;
+    bool strips = normalizer.strips_accents();
+    override_flag(fields, config.origin, "strip_accents", strips, overridden);
+    normalizer.strip_accents = strips;
   }
-  apply_names(fields, spec.specials);
-  apply_added_tokens(fields, config.origin, spec.added);
-  // "No limit" is written as 10^30.
-  if (const Json* length = fields.find("model_max_length");
-      length && length->is_number() && *length > 0 && *length < 1e9) {
-    spec.model_max_length = length->get<size_t>();
+  apply_common(fields, config.origin, spec.common);
+}
+
+void apply_tokenizer_config(const TokenizerConfig& config, BpeSpec& spec) {
+  if (config.json.is_null()) return;
+  const JsonFields fields(config.json, config.origin, "");
+  const bool from_json = !spec.common.templates.single.empty();
+  override_flag(fields, config.origin, "add_prefix_space", spec.model.add_prefix_space,
+                from_json ? "pre_tokenizer" : nullptr);
+  Json& processor = spec.common.post_processor;
+  if (processor.is_object() && processor["type"] == "RobertaProcessing") {
+    if (fields.find("add_prefix_space")) {
+      spec.model.trim_spares_prefix = spec.model.add_prefix_space;
+      processor["add_prefix_space"] = spec.model.add_prefix_space;
+    }
+    override_flag(fields, config.origin, "trim_offsets", spec.model.trim_offsets,
+                  from_json ? "post_processor" : nullptr);
+    processor["trim_offsets"] = spec.model.trim_offsets;
   }
+  apply_common(fields, config.origin, spec.common);
 }
 
 }  // namespace snug

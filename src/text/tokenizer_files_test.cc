@@ -1,10 +1,11 @@
+#include "text/tokenizer_files.h"
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/progress.h"
-#include "text/wordpiece.h"
 
 namespace snug {
 namespace {
@@ -134,7 +135,8 @@ TEST(TokenizerJson, WhatIsNotUnderstoodIsRefusedByName) {
        {"[CLS]", 77},
        "t: the post-processor inserts id 77, but ids end at 5"},
       {"/decoder/type", "ByteLevel", "t: unsupported decoder \"ByteLevel\" (supported: WordPiece)"},
-      {"/model/type", "BPE", "t: unsupported model type \"BPE\" (supported: WordPiece)"},
+      {"/model/type", "Unigram",
+       "t: unsupported model type \"Unigram\" (supported: WordPiece, BPE)"},
       {"/model/merges", Json::array(), "t: unsupported field model.merges"},
       {"/model/unk_token", "<unk>", "t: the unknown token \"<unk>\" is not in the vocabulary"},
       {"/model/max_input_chars_per_word", 1e9,
@@ -251,8 +253,10 @@ TEST_F(SavedFolder, ConfigOverridesTokenizerJson) {
 
 TEST_F(SavedFolder, SaysWhatIsMissing) {
   EXPECT_EQ(error_of([&] { load_tokenizer(folder_); }),
-            folder_.string() + ": no tokenizer here, expected tokenizer.json or vocab.txt");
-  write("merges.txt", "");
+            folder_.string() +
+                ": no tokenizer here, expected tokenizer.json, vocab.txt, or vocab.json with "
+                "merges.txt");
+  write("spiece.model", "");
   EXPECT_NE(error_of([&] { load_tokenizer(folder_); }).find("not supported yet"),
             std::string::npos);
   write("vocab.txt", kSpecials);

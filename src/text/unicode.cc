@@ -13,7 +13,7 @@
 namespace snug {
 namespace {
 
-constexpr int kCategoriesVersion = 8, kDecompositionVersion = 9;
+constexpr int kCategoriesVersion = 8, kDecompositionVersion = 9, kGpt2CategoriesVersion = 16;
 
 struct CategoryChange {
   char32_t code_point;
@@ -43,6 +43,29 @@ bool is_new_letter(char32_t c) {
     return (c >= range.first && c <= range.last) || (c >= range.lower && c <= range.lower + span);
   });
 }
+
+struct FlagRange {
+  char32_t first, last;
+  CharFlag flag;
+};
+// Letters and numbers of Unicode 15.1 and 16.0, for the same reason.
+constexpr FlagRange kNewLetters[] = {
+    {0x1C89, 0x1C8A, kCharLetter},   {0xA7CB, 0xA7CD, kCharLetter},
+    {0xA7DA, 0xA7DC, kCharLetter},   {0x105C0, 0x105F3, kCharLetter},
+    {0x10D40, 0x10D49, kCharNumber}, {0x10D4A, 0x10D65, kCharLetter},
+    {0x10D6F, 0x10D85, kCharLetter}, {0x10EC2, 0x10EC4, kCharLetter},
+    {0x11380, 0x11389, kCharLetter}, {0x1138B, 0x1138B, kCharLetter},
+    {0x1138E, 0x1138E, kCharLetter}, {0x11390, 0x113B5, kCharLetter},
+    {0x113B7, 0x113B7, kCharLetter}, {0x113D1, 0x113D1, kCharLetter},
+    {0x113D3, 0x113D3, kCharLetter}, {0x116D0, 0x116E3, kCharNumber},
+    {0x11BC0, 0x11BE0, kCharLetter}, {0x11BF0, 0x11BF9, kCharNumber},
+    {0x13460, 0x143FA, kCharLetter}, {0x16100, 0x1611D, kCharLetter},
+    {0x16130, 0x16139, kCharNumber}, {0x16D40, 0x16D6C, kCharLetter},
+    {0x16D70, 0x16D79, kCharNumber}, {0x18CFF, 0x18CFF, kCharLetter},
+    {0x1CCF0, 0x1CCF9, kCharNumber}, {0x1E5D0, 0x1E5ED, kCharLetter},
+    {0x1E5F0, 0x1E5F0, kCharLetter}, {0x1E5F1, 0x1E5FA, kCharNumber},
+    {0x2EBF0, 0x2EE5D, kCharLetter},
+};
 
 struct Range {
   char32_t first, last;
@@ -80,19 +103,28 @@ bool is_ascii_punct(char32_t c) {
          (c >= '{' && c <= '~');
 }
 
-uint8_t category_flags(char32_t c) {
+uint16_t gpt2_flags(char32_t c) {
+  for (const FlagRange& range : kNewLetters) {
+    if (c >= range.first && c <= range.last) return range.flag;
+  }
+  if (age(c) > kGpt2CategoriesVersion) return 0;
+  const uint32_t type = U_MASK(u_charType(static_cast<UChar32>(c)));
+  return type & U_GC_L_MASK ? kCharLetter : type & U_GC_N_MASK ? kCharNumber : 0;
+}
+
+uint16_t category_flags(char32_t c) {
   if (c == '\t' || c == '\n' || c == '\r') return 0;
   const int type = category(c);
-  uint8_t flags = 0;
+  uint16_t flags = 0;
   if (U_MASK(type) & (U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CO_MASK)) flags |= kCharDropped;
   if ((U_MASK(type) & U_GC_P_MASK) || is_ascii_punct(c)) flags |= kCharPunct;
   if (type == U_NON_SPACING_MARK) flags |= kCharMark;
   return flags;
 }
 
-uint8_t compute_flags(char32_t c) {
+uint16_t compute_flags(char32_t c) {
   const UChar32 u = static_cast<UChar32>(c);
-  uint8_t flags = category_flags(c);
+  uint16_t flags = category_flags(c) | gpt2_flags(c);
   if (c == 0xFFFD) flags |= kCharDropped;
   if (u_isUWhiteSpace(u)) flags |= kCharSpace;
   for (const Range& range : kCjk) {
@@ -111,14 +143,15 @@ uint8_t compute_flags(char32_t c) {
 // The one answer for a whole block of 128, where there is one: building the table then does not ask
 // ICU about each of a million code points. The last block of a plane holds noncharacters, so it is
 // never uniform.
-std::optional<uint8_t> uniform_flags(char32_t start) {
+std::optional<uint16_t> uniform_flags(char32_t start) {
   const auto within = [start](char32_t first, char32_t end) {
     return start >= first && start < end;
   };
   if ((start & 0xFFFF) == 0xFF80) return std::nullopt;
-  if (within(0xAC00, 0xD780)) return kCharDecomposes;  // Hangul syllables
-  if (within(0x3400, 0x4D80) || within(0x4E00, 0x9F80) || within(0x20000, 0x2A680)) return kCharCjk;
-  if (within(0x32000, 0xE0000) || within(0xE1000, 0xF0000)) return uint8_t{0};
+  if (within(0xAC00, 0xD780)) return kCharDecomposes | kCharLetter;  // Hangul syllables
+  if (within(0x3400, 0x4D80) || within(0x4E00, 0x9F80) || within(0x20000, 0x2A680))
+    return kCharCjk | kCharLetter;
+  if (within(0x32000, 0xE0000) || within(0xE1000, 0xF0000)) return uint16_t{0};
   if (start >= 0xF0000) return kCharDropped;  // private use
   return std::nullopt;
 }
@@ -126,11 +159,11 @@ std::optional<uint8_t> uniform_flags(char32_t start) {
 }  // namespace
 
 CharTable::CharTable() {
-  std::map<std::array<uint8_t, 128>, uint16_t> known;
+  std::map<std::array<uint16_t, 128>, uint16_t> known;
   for (size_t block = 0; block < index_.size(); ++block) {
     const char32_t start = static_cast<char32_t>(block << 7);
-    std::array<uint8_t, 128> flags{};
-    if (const std::optional<uint8_t> uniform = uniform_flags(start)) {
+    std::array<uint16_t, 128> flags{};
+    if (const std::optional<uint16_t> uniform = uniform_flags(start)) {
       flags.fill(*uniform);
     } else {
       for (char32_t i = 0; i < 128; ++i) flags[i] = compute_flags(start + i);
@@ -166,6 +199,27 @@ size_t find_invalid_utf8(std::string_view text) {
     if (c < 0) return start;
   }
   return std::string_view::npos;
+}
+
+std::string replace_invalid_utf8(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  for (size_t pos = 0; pos < text.size();) append_utf8(result, next_code_point(text, pos));
+  return result;
+}
+
+size_t complete_utf8_length(std::string_view text) {
+  for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
+    const size_t lead = text.size() - back;
+    const uint8_t byte = static_cast<uint8_t>(text[lead]);
+    if (U8_IS_TRAIL(byte)) continue;
+    if (size_t{U8_COUNT_TRAIL_BYTES(byte)} < back) break;
+    // Ill-formed because it ends too soon, or sooner than that.
+    size_t pos = lead;
+    next_code_point(text, pos);
+    return pos == text.size() ? lead : text.size();
+  }
+  return text.size();
 }
 
 size_t decompose(char32_t c, CodePoints& out) {

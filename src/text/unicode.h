@@ -1,7 +1,7 @@
-// What the tokenizers must know about one code point, in one byte of a two-stage table built from
-// ICU at first use. The reference library froze its Unicode data at three different versions
-// (categories 8.0, decomposition 9.0, lower case 17.0), so ICU's answer counts only for characters
-// that were in the version concerned; later ones count as unassigned.
+// What the tokenizers must know about one code point, in two bytes of a two-stage table built from
+// ICU at first use. The reference library froze its Unicode data at four different versions (BERT's
+// categories 8.0, decomposition 9.0, GPT-2's categories 16.0, lower case 17.0), so ICU's answer
+// counts only for characters that were in the version concerned; later ones count as unassigned.
 #pragma once
 
 #include <unicode/utf8.h>
@@ -14,7 +14,7 @@
 
 namespace snug {
 
-enum CharFlag : uint8_t {
+enum CharFlag : uint16_t {
   kCharDropped = 1,      // removed by text cleaning: Cc (but tab, LF, CR), Cf, Co, U+FFFD
   kCharSpace = 2,        // White_Space
   kCharPunct = 4,        // P* or ASCII punctuation
@@ -23,19 +23,23 @@ enum CharFlag : uint8_t {
   kCharDecomposes = 32,  // changes under NFD
   kCharNonStarter = 64,  // canonical combining class above 0
   kCharUpper = 128,      // has a lower case
+  kCharLetter = 256,     // \p{L} as GPT-2's pattern sees it
+  kCharNumber = 512,     // \p{N}, likewise
 };
 
 class CharTable {
  public:
-  static const CharTable& get();  // built once, about 50 kB
+  static const CharTable& get();  // built once, about 100 kB
 
-  uint8_t operator[](char32_t c) const { return flags_[(size_t{index_[c >> 7]} << 7) | (c & 127)]; }
+  uint16_t operator[](char32_t c) const {
+    return flags_[(size_t{index_[c >> 7]} << 7) | (c & 127)];
+  }
 
  private:
   CharTable();
 
   std::array<uint16_t, 0x110000 / 128> index_{};  // block of 128 code points -> its place in flags_
-  std::vector<uint8_t> flags_;
+  std::vector<uint16_t> flags_;
 };
 
 // The code point at `pos`, which moves past it. A maximal part of an ill-formed sequence is one
@@ -56,6 +60,10 @@ inline void append_utf8(std::string& out, char32_t c) {
 size_t count_code_points(std::string_view text);
 // Position of the first ill-formed byte, or npos.
 size_t find_invalid_utf8(std::string_view text);
+// The text with each maximal ill-formed part replaced by U+FFFD.
+std::string replace_invalid_utf8(std::string_view text);
+// How much of the text remains without the beginning of a character that it may end in.
+size_t complete_utf8_length(std::string_view text);
 
 using CodePoints = std::array<char32_t, 8>;
 // Both return how many code points they wrote.

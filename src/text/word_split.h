@@ -17,7 +17,8 @@ void for_each_word(std::string_view text, size_t begin, size_t end, Word word) {
   for (size_t pos = begin; pos < end;) {
     const size_t here = pos;
     const uint8_t byte = static_cast<uint8_t>(text[pos]);
-    const uint8_t flags = chars[byte < 0x80 ? (++pos, char32_t{byte}) : next_code_point(text, pos)];
+    const uint16_t flags =
+        chars[byte < 0x80 ? (++pos, char32_t{byte}) : next_code_point(text, pos)];
     if (!(flags & (kCharSpace | kCharPunct))) continue;
     if (word_begin < here && !word(word_begin, here)) return;
     if (!(flags & kCharSpace) && !word(here, pos)) return;

@@ -8,6 +8,8 @@
 #include <thread>
 
 #include "core/error.h"
+#include "text/text_stream.h"
+#include "text/tokenizer_files.h"
 
 namespace snug {
 namespace {
@@ -125,6 +127,19 @@ TEST(WordPiece, StoppingEarlyIsExact) {
     EXPECT_EQ(cut.ids, Ids(whole.ids.begin(), whole.ids.begin() + length));
     EXPECT_EQ(cut.offsets, Spans(whole.offsets.begin(), whole.offsets.begin() + length));
   }
+}
+
+TEST(WordPiece, DecodesWordsWithSpaces) {
+  const auto tokenizer = small();
+  EXPECT_EQ(tokenizer->decode(Ids{2, 8, 9, 5, 6, 7, 3}, true), "hello, unaffable");
+  EXPECT_EQ(tokenizer->decode(Ids{2, 8, 3}, false), "[CLS] hello [SEP]");
+  EXPECT_EQ(tokenizer->decode(Ids{6, 7, 99}, true), "##affable");  // as the reference has it
+  EXPECT_EQ(tokenizer->token_bytes(8), " hello");
+  EXPECT_EQ(tokenizer->token_bytes(8, TextPlace::kStart), "hello");
+  TextStream stream(*tokenizer);
+  std::string text;
+  for (int32_t id : {2, 8, 9, 5, 6, 7, 3}) text += stream.push(id);
+  EXPECT_EQ(text + stream.flush(), "hello, unaffable");
 }
 
 TEST(WordPiece, Windows) {

@@ -1,15 +1,14 @@
 // Learns a WordPiece vocabulary from text: byte-pair merges over words, with "##" inside them, as
-// the reference trainer does. The count of every pair is kept up to date instead of recounted, and
-// ties go to the pair that sorts first, so the result depends on the texts alone.
+// the reference trainer does.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "text/normalizer.h"
+#include "text/word_counts.h"
 
 namespace snug {
 
@@ -33,19 +32,10 @@ class WordPieceTrainer {
   size_t distinct_words() const { return counts_.size(); }
 
  private:
-  struct WordHash {
-    using is_transparent = void;
-    size_t operator()(std::string_view word) const { return std::hash<std::string_view>()(word); }
-  };
-  using Counts = std::unordered_map<std::string, uint64_t, WordHash, std::equal_to<>>;
-
-  void count(std::string_view word);
-  void forget_rare_words();
-
   WordPieceTrainerOptions options_;
   Normalizer normalizer_;
   NormalizedText scratch_;
-  Counts counts_;
+  WordCounts counts_;
 };
 
 }  // namespace snug

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "text/wordpiece.h"
+#include "text/tokenizer_files.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace snug;
@@ -16,6 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     tokenizer->encode("Unaffable [SEP] caf\xC3\xA9 \xE4\xB8\xAD, <new> word", input.substr(0, 256),
                       {.with_offsets = true}, out);
     for (int32_t id : out.ids) tokenizer->token(id);
+    tokenizer->decode(out.ids, true);
   } catch (const Error&) {
   }
   return 0;

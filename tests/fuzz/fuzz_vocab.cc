@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "text/wordpiece.h"
+#include "text/tokenizer_files.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace snug;
