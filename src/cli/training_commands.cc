@@ -93,11 +93,13 @@ void add_evaluation_flags(CLI::App& command, TrainOptions& o) {
       ->capture_default_str();
 }
 
-// Accepted so that commands for Hugging Face's example scripts work as they are; they change nothing here.
+// Accepted so that commands for Hugging Face's example scripts work as they are: what they ask for is the default here, or
+// has another name.
 void add_accepted_flags(CLI::App& command, TrainingFlags& flags) {
-  for (const char* name : {"--do-train", "--do-eval"}) {
+  for (const char* name : {"--do-train", "--do-eval", "--line-by-line"}) {
     command.add_flag(spellings(name), flags.ignored)->group("");
   }
+  command.add_flag_callback(spellings("--gradient-checkpointing"), [&flags] { flags.options.recompute = "all"; })->group("");
 }
 
 void add_all(CLI::App& command, TrainingFlags& flags) {

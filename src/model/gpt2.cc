@@ -67,7 +67,7 @@ Gpt2::Gpt2(const ModelConfig& config, Head head)
   if (has_head && !tied) {
     vocabulary_ = int(parameters_.size());
     parameters_.push_back({.name = "lm_head.weight", .rows = config.vocab_size, .cols = hidden, .is_factor = true,
-                           .is_head = true, .parts = {{"lm_head.weight", config.vocab_size}}});
+                           .padded_rows = padded_vocabulary(config.vocab_size), .is_head = true, .parts = {{"lm_head.weight", config.vocab_size}}});
   }
 }
 

@@ -26,10 +26,13 @@ struct Parameter {
   bool decays = true;    // weight decay applies: not to biases and norms
   bool is_factor = false;  // a factor of products (and their biases): read in the type products compute in
   bool is_table = false;   // rows are looked up in fp32; with is_factor both are read
+  int64_t padded_rows = 0;  // rows it occupies where more than it has: zeros that round a vocabulary for fast products
   bool is_head = false;    // may be missing in a pre-trained file: then it is made new, and that is said
   std::vector<ParameterPart> parts;
 
   int64_t size() const { return rows * cols; }
+  int64_t occupied_rows() const { return padded_rows > rows ? padded_rows : rows; }
+  int64_t occupied() const { return occupied_rows() * cols; }
 };
 
 using ParameterTable = std::vector<Parameter>;

@@ -29,7 +29,7 @@ int64_t Transformer::largest_product_side() const {
 
 int Transformer::add_table(const std::string& name, int64_t rows, bool is_factor) {
   parameters_.push_back({.name = name, .rows = rows, .cols = config_.hidden_size, .is_factor = is_factor, .is_table = true,
-                         .parts = {{weight_names_.prefix + name, rows}}});
+                         .padded_rows = is_factor ? padded_vocabulary(rows) : 0, .parts = {{weight_names_.prefix + name, rows}}});
   return int(parameters_.size()) - 1;
 }
 
@@ -89,11 +89,11 @@ ValueId GraphWriter::parameter(int slot) {
 ValueId GraphWriter::factor(int slot) {
   const Parameter& p = model_.parameters()[size_t(slot)];
   if (options_.compute == DType::kF32) return parameter(slot);
-  const TensorDesc desc{.dtype = options_.compute, .rows = p.rows, .cols = p.cols};
+  const TensorDesc desc{.dtype = options_.compute, .rows = p.occupied_rows(), .cols = p.cols};
   if (options_.converts_weights && !p.is_vector) {
     const auto [found, fresh] = converted_.try_emplace({slot, graph_.segments().size()}, kNoValue);
     if (fresh) {
-      const ValueId exact = parameter(slot);
+      const ValueId exact = graph_.add_parameter(p.name, {.rows = desc.rows, .cols = p.cols}, slot, training_);
       found->second = graph_.add_copy(p.name + " (converted)", desc, exact);
       graph_.add_node(convert(), {exact}, {found->second});
     }
@@ -106,12 +106,12 @@ ValueId GraphWriter::factor(int slot) {
 
 ValueId GraphWriter::linear(const std::string& name, const LinearSlots& slots, Activation activation, ValueId x) {
   const Rows rows = graph_.value(x).desc.rows_are;
-  const Parameter& weight = model_.parameters()[size_t(slots.weight)];
+  const ValueId w = factor(slots.weight), b = slots.bias < 0 ? kNoValue : factor(slots.bias);
+  const TensorDesc weight = graph_.value(w).desc;
   const int64_t out = slots.layout == WeightLayout::kOutIn ? weight.rows : weight.cols;
   const ValueId y = value(name, rows, out);
   std::vector<ValueId> outputs = {y};
   if (keeps_pre_activation(activation)) outputs.push_back(saved(name + ".pre", rows, out));
-  const ValueId w = factor(slots.weight), b = slots.bias < 0 ? kNoValue : factor(slots.bias);
   graph_.add_node(snug::linear({.activation = activation, .layout = slots.layout}), {x, w, b}, std::move(outputs));
   return y;
 }
@@ -202,11 +202,13 @@ StepGraph GraphWriter::language(ValueId x, int weight, int bias) {
       outputs.push_back(graph_.add_value("seen", {.dtype = DType::kU8, .rows_are = Rows::kSequences, .cols = vocabulary}));
       graph_.hold(outputs.back());
     }
-    graph_.add_node(sample(options_.sample), {logits}, std::move(outputs));
+    SampleSpec spec = options_.sample;
+    spec.vocabulary = vocabulary;
+    graph_.add_node(sample(spec), {logits}, std::move(outputs));
     return finish(kNoValue, next);
   }
   const ValueId loss = graph_.add_scalar("loss", DType::kF64);
-  graph_.add_node(vocabulary_loss({.chunk = options_.head_chunk, .with_gradient = training_}),
+  graph_.add_node(vocabulary_loss({.chunk = options_.head_chunk, .vocabulary = vocabulary, .with_gradient = training_}),
                   {x, factor(weight), bias < 0 ? kNoValue : factor(bias)}, {loss});
   return finish(loss, kNoValue);
 }

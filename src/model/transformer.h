@@ -51,6 +51,9 @@ class Transformer : public Model {
   Head head_;
 };
 
+// A vocabulary's rows where it is a factor of products.
+constexpr int64_t padded_vocabulary(int64_t size) { return (size + 63) / 64 * 64; }
+
 // Dropout sites: every mask in a model has its own number, so adding a layer changes no other layer's masks. Site 0 is
 // the embeddings'.
 constexpr uint32_t dropout_site(int layer, int which) { return uint32_t(1 + 3 * layer + which); }

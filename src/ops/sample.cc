@@ -82,7 +82,7 @@ void Sample::run(const Call& call) const {
   const Tensor &logits = call.in[0], &next = call.out[0];
   const Tensor seen = call.out.size() > 1 ? call.out[1] : Tensor();
   const Batch& batch = *call.batch;
-  const auto vocabulary = size_t(logits.cols);
+  const auto vocabulary = size_t(spec.vocabulary > 0 ? spec.vocabulary : logits.cols);
   auto* const seen_bytes = static_cast<uint8_t*>(seen.data);
   if (seen) {
     for (int64_t t = 0; t < batch.dims.tokens; ++t) {
@@ -96,7 +96,7 @@ void Sample::run(const Call& call) const {
   for (int64_t row = 0; row < logits.rows; ++row) {
     const int64_t token = batch.target_rows[row];
     const uint64_t text = batch.samples[batch.row_of[token]];
-    const float* const from = logits.f32() + size_t(row) * vocabulary;
+    const float* const from = logits.f32() + row * logits.cols;
     const float inverse = spec.temperature == 0.0f ? 1.0f : 1.0f / spec.temperature;
     for (size_t id = 0; id < vocabulary; ++id) {
       float x = from[id];

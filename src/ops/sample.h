@@ -18,9 +18,10 @@ struct SampleSpec {
   float top_p = 1.0f;        // 1: all
   float repetition_penalty = 1.0f;
   uint64_t seed = 0;
+  int64_t vocabulary = 0;  // where logits have more columns, which mean nothing; 0: they have none
 };
 
-// inputs {logits[targets, vocabulary]}
+// inputs {logits[targets, vocabulary or more]}
 // outputs {next[targets, 2] fp32: the token's id (exact below 2^24) and the logarithm of its probability among what was
 //          kept; seen[texts, vocabulary] u8, in place, absent without a repetition penalty: 1 where the text of
 //          batch.samples has held the token; tokens of this micro-batch are added before use, and a text whose position 0

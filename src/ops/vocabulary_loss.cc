@@ -61,12 +61,12 @@ double VocabularyLossRow(float* logits, const float* b, size_t vocabulary, int32
 }
 
 // db[begin, end) += sums over rows of dlogits.
-void VocabularyBiasGradient(const float* dlogits, int64_t rows, size_t vocabulary, size_t begin,
+void VocabularyBiasGradient(const float* dlogits, int64_t rows, size_t stride, size_t begin,
                             size_t end, float* db) {
   const FloatTag d;
   add_column_sums(rows, begin, end, db, nullptr,
                   [&](int64_t row, size_t i, auto access, FloatVector& sum, FloatVector&) HWY_ATTR {
-                    sum = access.load(d, dlogits + size_t(row) * vocabulary + i);
+                    sum = access.load(d, dlogits + size_t(row) * stride + i);
                   });
 }
 
@@ -97,25 +97,27 @@ struct Gradients {
   Tensor dx, dw, db;  // each optional
 };
 
-void run_chunks(const Call& call, int64_t chunk, const Gradients& gradients, bool with_gradient) {
+void run_chunks(const Call& call, int64_t chunk, int64_t vocabulary, const Gradients& gradients, bool with_gradient) {
   const Tensor &x = call.in[0], &w = call.in[1], &loss = call.out[0];
   const float* const b = call.in.size() > 2 ? call.in[2].f32() : nullptr;
-  const int64_t vocabulary = w.rows, most = std::min(chunk, x.rows);
-  SNUG_CHECK(x.cols == w.cols && loss.dtype == DType::kF64);
+  const int64_t stride = w.rows, most = std::min(chunk, x.rows);
+  if (vocabulary == 0) vocabulary = stride;
+  SNUG_CHECK(x.cols == w.cols && vocabulary <= stride && loss.dtype == DType::kF64);
   auto* const losses = reinterpret_cast<double*>(call.workspace.data());
   auto* const logits = reinterpret_cast<float*>(losses + most);
   const float scale = with_gradient ? call.step->loss_scale : 0.0f;
   double total = 0.0;
   for (int64_t first = 0; first < x.rows; first += chunk) {
     const int64_t rows = std::min(chunk, x.rows - first);
-    const ProductDims dims = {rows, x.cols, vocabulary};
+    const ProductDims dims = {rows, x.cols, stride};
     const float* const x_chunk = x.f32() + first * x.cols;
     product_nt(dims, x_chunk, w.f32(), logits, Write::kOverwrite);
     over_ranges(rows, 1, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int32_t target = call.batch->target_ids[first + row];
         SNUG_CHECK(target >= 0 && target < vocabulary);
-        losses[row] = HWY_DYNAMIC_DISPATCH(VocabularyLossRow)(logits + row * vocabulary, b, size_t(vocabulary), target, scale);
+        losses[row] = HWY_DYNAMIC_DISPATCH(VocabularyLossRow)(logits + row * stride, b, size_t(vocabulary), target, scale);
+        std::fill(logits + row * stride + vocabulary, logits + (row + 1) * stride, 0.0f);
       }
     });
     for (int64_t row = 0; row < rows; ++row) total += losses[row];
@@ -123,7 +125,7 @@ void run_chunks(const Call& call, int64_t chunk, const Gradients& gradients, boo
     if (gradients.dw) product_tn(dims, logits, x_chunk, gradients.dw.f32());
     if (gradients.db) {
       over_ranges(vocabulary, kColumnGrain, [&](int64_t begin, int64_t end) {
-        HWY_DYNAMIC_DISPATCH(VocabularyBiasGradient)(logits, rows, size_t(vocabulary), size_t(begin), size_t(end), gradients.db.f32());
+        HWY_DYNAMIC_DISPATCH(VocabularyBiasGradient)(logits, rows, size_t(stride), size_t(begin), size_t(end), gradients.db.f32());
       });
     }
   }
@@ -137,7 +139,7 @@ size_t VocabularyLossGradient::workspace_bytes(const Sizing& sizing) const {
 }
 
 void VocabularyLossGradient::run(const Call& call) const {
-  run_chunks(call, chunk, {call.out[1], call.out[2], call.out[3]}, /*with_gradient=*/true);
+  run_chunks(call, chunk, vocabulary, {call.out[1], call.out[2], call.out[3]}, /*with_gradient=*/true);
 }
 
 size_t VocabularyLoss::workspace_bytes(const Sizing& sizing) const {
@@ -145,7 +147,7 @@ size_t VocabularyLoss::workspace_bytes(const Sizing& sizing) const {
 }
 
 void VocabularyLoss::run(const Call& call) const {
-  if (!spec.with_gradient) run_chunks(call, spec.chunk, {}, /*with_gradient=*/false);
+  if (!spec.with_gradient) run_chunks(call, spec.chunk, spec.vocabulary, {}, /*with_gradient=*/false);
 }
 
 void VocabularyLoss::backward(const Node& node, GradientWriter& writer) const {
@@ -153,7 +155,7 @@ void VocabularyLoss::backward(const Node& node, GradientWriter& writer) const {
   const auto dx = writer.gradient_for(x), dw = writer.gradient_for(w);
   const auto db = b == kNoValue ? GradientWriter::Target() : writer.gradient_for(b);
   SNUG_CHECK(!dx.accumulate);  // the head is the only one to read its input
-  writer.emit(std::make_shared<VocabularyLossGradient>(spec.chunk), {writer.saved(x), writer.saved(w), b == kNoValue ? b : writer.saved(b)},
+  writer.emit(std::make_shared<VocabularyLossGradient>(spec.chunk, spec.vocabulary), {writer.saved(x), writer.saved(w), b == kNoValue ? b : writer.saved(b)},
               {node.outputs[0], dx.value, dw.value, db.value});
 }
 

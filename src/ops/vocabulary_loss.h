@@ -11,11 +11,12 @@
 namespace snug {
 
 struct VocabularyLossSpec {
-  int64_t chunk = 1;          // target rows at once
+  int64_t chunk = 1;       // target rows at once
+  int64_t vocabulary = 0;  // where w has more rows, which round it up; 0: it has none
   bool with_gradient = false;  // training: see above
 };
 
-// inputs {x[targets, hidden], w[vocabulary, hidden], b[1, vocabulary] (optional)}
+// inputs {x[targets, hidden], w[vocabulary or more, hidden], b[1, vocabulary] (optional)}
 // outputs {loss[1, 1] fp64, += loss_scale * sum of -log p(target)}
 OpPtr vocabulary_loss(const VocabularyLossSpec& spec);
 
@@ -24,12 +25,12 @@ OpPtr vocabulary_loss(const VocabularyLossSpec& spec);
 // inputs {x, w, b (optional)}; outputs {loss (+=), dx (=, optional), dw (+=, optional), db (+=, optional)}
 class VocabularyLossGradient final : public Op {
  public:
-  explicit VocabularyLossGradient(int64_t chunk) : chunk(chunk) {}
+  explicit VocabularyLossGradient(int64_t chunk, int64_t vocabulary = 0) : chunk(chunk), vocabulary(vocabulary) {}
   std::string_view name() const override { return "vocabulary_loss_gradient"; }
   size_t workspace_bytes(const Sizing& sizing) const override;
   void run(const Call& call) const override;
 
-  const int64_t chunk;
+  const int64_t chunk, vocabulary;
 };
 
 class VocabularyLoss final : public Op {

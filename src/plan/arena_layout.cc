@@ -16,10 +16,10 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   for (const Parameter& p : parameters) {
     const bool copied = p.is_factor && needs.compute != DType::kF32 && (p.is_vector || !needs.converts_weights);
     layout.copy_offset.push_back(copied ? layout.copy_bytes : kNoOffset);
-    if (copied) layout.copy_bytes += align_up(size_t(p.size()) * dtype_bytes(needs.compute));
+    if (copied) layout.copy_bytes += align_up(size_t(p.occupied()) * dtype_bytes(needs.compute));
     const bool kept = training || !copied || p.is_table;
     layout.parameter_offset.push_back(kept ? layout.parameter_bytes : kNoOffset);
-    if (kept) layout.parameter_bytes += align_up(size_t(p.size()) * sizeof(float));
+    if (kept) layout.parameter_bytes += align_up(size_t(p.occupied()) * sizeof(float));
   }
   size_t end = layout.parameter_bytes;
   const auto take = [&](size_t& at, size_t bytes) {

@@ -86,9 +86,17 @@ std::vector<int64_t> bucket_sizes(int64_t capacity) {
 }
 
 std::vector<int64_t> bucket_sizes(const Workload& workload, int64_t capacity) {
-  if (workload.target_rule != TargetRule::kLastToken) return bucket_sizes(capacity);
-  const int64_t texts = workload.dims(capacity).sequences;
-  return texts < capacity ? std::vector<int64_t>{texts, capacity} : std::vector<int64_t>{capacity};
+  if (workload.target_rule == TargetRule::kLastToken) {
+    const int64_t texts = workload.dims(capacity).sequences;
+    return texts < capacity ? std::vector<int64_t>{texts, capacity} : std::vector<int64_t>{capacity};
+  }
+  const int64_t text = workload.longest;
+  const bool alike = 10 * workload.mean_length >= 9 * text && text >= kBucketStep && capacity < text * kMostBuckets;
+  if (!alike) return bucket_sizes(capacity);
+  std::vector<int64_t> sizes;
+  for (int64_t size = text; size < capacity; size += text) sizes.push_back(size);
+  sizes.push_back(capacity);
+  return sizes;
 }
 
 GpuProfile find_gpu_profile(const std::string& name_or_file) {

@@ -24,7 +24,8 @@ struct UpdateChunk {
   int64_t offset = 0;        // a multiple of 16
   int64_t copy_offset = -1;  // of the compute-type copy, in its elements (a multiple of 16); -1: none
   int32_t count = 0;
-  int32_t decays = 0;  // whether weight decay applies
+  int16_t decays = 0;          // whether weight decay applies
+  int16_t keeps_gradient = 0;  // the next step writes it without looking: it is not set to zero
 };
 
 // What changes from step to step; uploaded before each update. adamw.h has the formulas.
@@ -58,7 +59,8 @@ struct DeviceTables {
 DeviceTables device_tables(const Dims& capacity, const ParameterTable& parameters, bool training);
 
 // Micro-batches of up to `capacity` tokens are padded to one of these, in ascending order; a CUDA graph is captured for
-// each. Generation has two: one more token of every text, and prompts.
+// each. Generation has two: one more token of every text, and prompts. Where texts are all about as long as the longest, as
+// blocks of a language model are, there is one for every number of them.
 std::vector<int64_t> bucket_sizes(int64_t capacity);
 std::vector<int64_t> bucket_sizes(const Workload& workload, int64_t capacity);
 

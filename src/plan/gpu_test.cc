@@ -94,6 +94,53 @@ TEST(GpuProfile, CountsWholeTextsInAMicroBatch) {
   EXPECT_LE(plan.peak_bytes, budget);
 }
 
+// A large vocabulary on a small model: logits are what the memory goes to.
+TEST(LanguageModels, LogitsShrinkWithTheBudget) {
+  ModelConfig config;
+  config.family = Family::kGpt2;
+  config.vocab_size = 20000;
+  config.hidden_size = 64;
+  config.num_hidden_layers = 3;
+  config.num_attention_heads = 2;
+  config.intermediate_size = 256;
+  config.max_position_embeddings = 256;
+  config.type_vocab_size = 0;
+  const auto model = make_model(config, Head::kCausalLm);
+  PlanRequest request;
+  request.model = model.get();
+  request.workload = {.batch_size = 8, .longest = 256, .step_tokens = 8 * 256, .mean_length = 256};
+  request.workload.target_rule = TargetRule::kEveryToken;
+  request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
+  request.budget_bytes = uint64_t{1} << 40;
+  request.device = {.threads = 2};
+  const Plan roomy = make_plan(request);
+  EXPECT_EQ(roomy.choice.head_chunk, 8 * 256);
+  EXPECT_EQ(roomy.capacity.targets, 8 * 256);
+  // Half of the logits' memory is gone, but not the micro-batch: the head gives way first.
+  request.budget_bytes = roomy.peak_bytes - uint64_t(8 * 256 * 20000 * 4 / 2);
+  const Plan tighter = make_plan(request);
+  EXPECT_TRUE(tighter.fits);
+  EXPECT_LT(tighter.choice.head_chunk, 8 * 256);
+  EXPECT_EQ(tighter.capacity.tokens, 8 * 256);
+  EXPECT_EQ(tighter.choice.recomputed_layers, 0);
+  request.budget_bytes = tighter.minimum_budget_bytes;
+  const Plan least = make_plan(request);
+  EXPECT_TRUE(least.fits);
+  EXPECT_EQ(least.choice.head_chunk, 128);
+  EXPECT_EQ(least.capacity.tokens, 256);
+}
+
+TEST(Buckets, FollowTheWorkload) {
+  const Workload blocks{.batch_size = 8, .longest = 1024, .step_tokens = 8192, .mean_length = 1020};
+  EXPECT_EQ(bucket_sizes(blocks, 3000), (std::vector<int64_t>{1024, 2048, 3000}));
+  EXPECT_EQ(bucket_sizes(blocks, 1024), (std::vector<int64_t>{1024}));
+  const Workload mixed{.batch_size = 8, .longest = 1024, .step_tokens = 8192, .mean_length = 300};
+  EXPECT_EQ(bucket_sizes(mixed, 1024), bucket_sizes(1024));
+  const Workload writing{.batch_size = 8, .longest = 1024, .step_tokens = 8, .target_rule = TargetRule::kLastToken};
+  EXPECT_EQ(bucket_sizes(writing, 512), (std::vector<int64_t>{8, 512}));
+  EXPECT_EQ(bucket_sizes(writing, 8), (std::vector<int64_t>{8}));
+}
+
 TEST(GpuProfile, UnknownNamesAreUsageErrors) { EXPECT_THROW(find_gpu_profile("abacus"), Error); }
 
 }  // namespace

@@ -35,7 +35,7 @@ class Search {
     std::optional<Plan> best;
     double best_cost = 0;
     // Most promising first: what cannot win even with the largest micro-batch is not tried.
-    std::vector<PlanChoice> choices = all_choices();
+    std::vector<PlanChoice> choices = promising_choices(smallest.choice);
     std::ranges::stable_sort(choices, {}, [this](const PlanChoice& c) { return relative_cost(c, useful_capacity()); });
     for (const PlanChoice& choice : choices) {
       if (best && relative_cost(choice, useful_capacity()) >= best_cost) break;
@@ -92,6 +92,22 @@ class Search {
     for (const int layers : recompute_choices()) {
       for (const int64_t chunk : chunk_choices()) {
         for (const bool converts : conversion_choices()) choices.push_back({layers, chunk, converts});
+      }
+    }
+    return choices;
+  }
+
+  // Without those that recompute too little to fit at all. The more is recomputed, the less is needed, nearly always: the
+  // smallest choice is kept whatever this finds.
+  std::vector<PlanChoice> promising_choices(const PlanChoice& smallest) {
+    const std::vector<int> layers = recompute_choices();
+    if (request_.pinned_choice || layers.size() == 1) return all_choices();
+    std::vector<PlanChoice> choices = {smallest};
+    for (const int64_t chunk : chunk_choices()) {
+      for (const bool converts : conversion_choices()) {
+        const auto first = std::ranges::partition_point(
+            layers, [&](int count) { return !fits({count, chunk, converts}, smallest_capacity()); });
+        for (auto count = first; count != layers.end(); ++count) choices.push_back({*count, chunk, converts});
       }
     }
     return choices;
