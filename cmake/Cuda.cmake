@@ -1,6 +1,9 @@
 # The CUDA toolkit (12.4 or newer) and cuBLASLt, which stays a shared library: it is larger than everything else together
 # and comes with CUDA. Everything else goes into the program, or beside it where Debian has no archive, so that the build
 # also runs on a machine with nothing but the driver and CUDA's libraries.
+
+# Kernels for Hopper use instructions that only the architecture-specific target has; no other card is of 9.0.
+list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90$" "90a")
 enable_language(CUDA)
 find_package(CUDAToolkit 12.4 REQUIRED)
 

@@ -14,6 +14,7 @@
 
 #include "cuda/check.h"
 #include "cuda/kernels.h"
+#include "cuda/rows.cuh"
 #include "ops/attention.h"
 #include "ops/dropout_mask.h"
 
@@ -22,6 +23,12 @@ namespace snug::cuda::attention_kernels {
 // Philox adds constants to its key from round to round. Kernels get all keys as arguments, where they are operands.
 struct RoundKeys {
   uint32_t keys[kMaskRounds][2];
+};
+
+// The mask's threshold for comparing two draws at once.
+struct KeepWords {
+  uint32_t rest;    // the threshold without its top bit, in both halves
+  uint32_t either;  // all ones where the threshold's top bit is not set: then a draw's top bit alone is enough
 };
 
 template <class T>
@@ -43,6 +50,7 @@ struct Arguments {
   float scale;  // 1 / sqrt(head_dim)
   DropoutMask mask;
   RoundKeys keys;  // of the mask
+  KeepWords keep;
 };
 
 // The sequence, head and tile a block works on. Heads are in the grid's second dimension, tiles of sequences in its
@@ -74,16 +82,6 @@ __device__ __forceinline__ void zero_padding(Element* data, int64_t columns, int
 }
 
 // Conversions.
-
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
-__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
-template <class T>
-__device__ __forceinline__ T from_float(float x) {
-  if constexpr (std::is_same_v<T, float>) return x;
-  if constexpr (std::is_same_v<T, __half>) return __float2half_rn(x);
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) return __float2bfloat16_rn(x);
-}
 
 // Two values in one register, the first in the low half.
 template <class T>
@@ -137,9 +135,11 @@ __device__ __forceinline__ void end_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
+// Until all but the kPending batches that ended last are there.
+template <int kPending = 0>
 __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 #endif
 }
 
@@ -156,15 +156,16 @@ __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
 }
 
 // Row r of the tile := row first + source_of(r) of a sequence's matrix, zeros from row `end` on. source_of moves bits of
-// a row's number, so that the sources of a + b are those of a and of b where they share no bits.
+// a row's number, so that the sources of a + b are those of a and of b where they share no bits. `thread` is one of the
+// kThreads that share the work.
 template <int kWidth, int kRows, int kThreads, class T, class SourceOf>
 __device__ __forceinline__ void copy_tile(uint32_t tile, const T* from, int stride, int first, int end,
-                                          SourceOf source_of) {
+                                          SourceOf source_of, int thread) {
   constexpr int kChunks = kWidth / 8, kRowsAtOnce = kThreads / kChunks;
   if constexpr (kThreads % kChunks == 0 && (kRowsAtOnce & (kRowsAtOnce - 1)) == 0 && kRowsAtOnce >= 8 &&
                 kRows % kRowsAtOnce == 0) {
     // All of a thread's rows are a constant distance from its first one.
-    const int row = int(threadIdx.x) / kChunks, chunk = int(threadIdx.x) % kChunks;
+    const int row = thread / kChunks, chunk = thread % kChunks;
     const int source = first + source_of(row);
     const uint32_t to = tile + chunk_offset<kWidth>(row, chunk);
     const T* const here = from + int64_t(source) * stride + chunk * 8;
@@ -173,11 +174,16 @@ __device__ __forceinline__ void copy_tile(uint32_t tile, const T* from, int stri
       copy_chunk(to + more * kChunks * 16, here + source_of(more) * stride, source + source_of(more) < end);
     }
   } else {
-    for (int i = int(threadIdx.x); i < kRows * kChunks; i += kThreads) {
+    for (int i = thread; i < kRows * kChunks; i += kThreads) {
       const int row = i / kChunks, chunk = i % kChunks, source = first + source_of(row);
       copy_chunk(tile + chunk_offset<kWidth>(row, chunk), from + int64_t(source) * stride + chunk * 8, source < end);
     }
   }
+}
+template <int kWidth, int kRows, int kThreads, class T, class SourceOf>
+__device__ __forceinline__ void copy_tile(uint32_t tile, const T* from, int stride, int first, int end,
+                                          SourceOf source_of) {
+  copy_tile<kWidth, kRows, kThreads>(tile, from, stride, first, end, source_of, int(threadIdx.x));
 }
 
 struct SameRow {
@@ -285,6 +291,14 @@ struct KeyOfColumn {
   }
 };
 
+// Where keys are rows of scores, row r of 16 is this key, so that lane 4g + t, which owns rows g and g + 8, has two
+// neighbours whose draws are the halves of one word.
+struct KeyOfRow {
+  __device__ __forceinline__ int operator()(int row) const {
+    return (row & ~15) + (row & 7) * 2 + (row >> 3 & 1);
+  }
+};
+
 // Writes a row of an accumulator, as the lane's quad holds it: of blocks 2i and 2i + 1 the even lanes take the first and
 // the odd ones the second, so that a quad writes 32 bytes at once. All lanes must come here; `there` says who writes.
 template <class T, int kBlocks>
@@ -350,6 +364,7 @@ Arguments<T> arguments(const AttentionSpec& spec, const Launch& call) {
     a.keys.keys[round][0] = a.mask.key[0] + round * kPhiloxWeyl0;
     a.keys.keys[round][1] = a.mask.key[1] + round * kPhiloxWeyl1;
   }
+  a.keep = {(a.mask.threshold & 0x7fffu) * 0x10001u, a.mask.threshold < 0x8000u ? ~0u : 0u};
   return a;
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,6 +82,7 @@ std::vector<T> values_of(const std::vector<std::byte>& bytes) {
 inline std::vector<std::byte> encoded(const Doubles& values, DType dtype) {
   if (dtype == DType::kF64) return bytes_of(values);
   if (dtype == DType::kF32) return bytes_of(std::vector<float>(values.begin(), values.end()));
+  if (dtype == DType::kU8) return bytes_of(std::vector<uint8_t>(values.begin(), values.end()));
   std::vector<uint16_t> halves;
   for (double v : values) {
     halves.push_back(dtype == DType::kF16 ? float_to_half(float(v)) : float_to_bfloat16(float(v)));
@@ -92,6 +94,8 @@ inline Doubles decoded(const std::vector<std::byte>& bytes, DType dtype) {
   Doubles values;
   if (dtype == DType::kF32) {
     for (float v : values_of<float>(bytes)) values.push_back(v);
+  } else if (dtype == DType::kU8) {
+    for (uint8_t v : values_of<uint8_t>(bytes)) values.push_back(v);
   } else {
     for (uint16_t v : values_of<uint16_t>(bytes)) {
       values.push_back(dtype == DType::kF16 ? half_to_float(v) : bfloat16_to_float(v));
@@ -128,8 +132,16 @@ class DeviceBatch {
     batch.starts = place(packed.starts, sequences + 1, int32_t(packed.ids.size()));
     batch.labels = place(packed.labels, sequences, -1);
     batch.samples = place(packed.samples, sequences, ~uint64_t{0});
-    state = place(std::vector<StepState>{{int32_t(packed.ids.size()), int32_t(packed.labels.size()), loss_scale}}, 1,
-                  StepState());
+    const auto targets = [&](const int32_t* host) {
+      return place(std::vector<int32_t>(host, host + packed.batch.dims.targets), size_t(bucket.targets), kNotThere);
+    };
+    if (packed.batch.target_rows) batch.target_rows = targets(packed.batch.target_rows);
+    if (packed.batch.target_ids) batch.target_ids = targets(packed.batch.target_ids);
+    state = place(std::vector<StepState>{{.tokens = int32_t(packed.ids.size()),
+                                          .sequences = int32_t(packed.labels.size()),
+                                          .targets = int32_t(packed.batch.dims.targets),
+                                          .loss_scale = loss_scale}},
+                  1, StepState());
   }
 
   Batch batch;
@@ -155,6 +167,8 @@ class CudaCase {
   }
 
   StepContext step;
+  // For operators with products. The first launch of a shape times candidates, which adds up: see warm_up().
+  Products* products = nullptr;
 
   // Values to read. Rows that are not there are finite but must not count; `padding` says otherwise for gradients.
   ValueId input(const TensorDesc& desc, const Doubles& contents, double padding = 7.0) {
@@ -198,6 +212,20 @@ class CudaCase {
     }
   }
 
+  // Before check() of an op with products: its shapes are known then.
+  template <class OpType>
+  void warm_up(const OpType& op, const std::vector<ValueId>& in, const std::vector<ValueId>& out) {
+    launch_op(op, in, out);
+  }
+
+  // What the CPU makes of the outputs.
+  std::vector<Doubles> reference(const Op& op, const std::vector<ValueId>& in, const std::vector<ValueId>& out) {
+    run_on_cpu(op, in, out);
+    std::vector<Doubles> results;
+    for (ValueId v : out) results.push_back(v == kNoValue ? Doubles() : host_values(entries_[size_t(v)]));
+    return results;
+  }
+
   // Launches the op from fresh copies of the contents and returns its outputs.
   template <class OpType>
   std::vector<std::vector<std::byte>> launch_op(const OpType& op, const std::vector<ValueId>& in,
@@ -219,7 +247,8 @@ class CudaCase {
              .workspace = {workspace.data<std::byte>(), workspace.size()},
              .batch = &device_batch_.batch,
              .state = device_batch_.state,
-             .step = &step});
+             .step = &step,
+             .products = products});
     SNUG_CUDA(cudaDeviceSynchronize());
     EXPECT_TRUE(workspace.guards_intact()) << op.name() << " wrote outside its workspace";
     for (const Entry& entry : entries_) {
@@ -259,7 +288,9 @@ class CudaCase {
     for (ValueId v : values) list.push_back(v == kNoValue ? TensorDesc{.cols = 0} : entries_[size_t(v)].desc);
     return list;
   }
-  static DType host_dtype(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+  static DType host_dtype(DType dtype) {
+    return dtype == DType::kF64 || dtype == DType::kU8 ? dtype : DType::kF32;
+  }
   static Doubles host_values(const Entry& entry) { return decoded(entry.host, host_dtype(entry.desc.dtype)); }
 
   void run_on_cpu(const Op& op, const std::vector<ValueId>& in, const std::vector<ValueId>& out) {
@@ -278,7 +309,13 @@ class CudaCase {
       return list;
     };
     const auto in_tensors = tensors(in), out_tensors = tensors(out);
-    op.run({in_tensors, out_tensors, {}, &packed_.batch, &step});
+    const auto in_descs = descs(in), out_descs = descs(out);
+    const Device cpu = {.kind = DeviceKind::kCpu, .threads = omp_get_max_threads()};
+    struct alignas(64) Line {
+      std::byte bytes[64];
+    };
+    std::vector<Line> workspace(op.workspace_bytes({packed_.batch.dims, cpu, in_descs, out_descs}) / sizeof(Line) + 1);
+    op.run({in_tensors, out_tensors, std::as_writable_bytes(std::span(workspace)), &packed_.batch, &step});
   }
 
   // Real rows are close, padding is zero.

@@ -8,6 +8,7 @@
 #include "core/progress.h"
 #include "cuda/check.h"
 #include "cuda/kernels.h"
+#include "ops/convert.h"
 
 namespace snug::cuda {
 namespace {
@@ -77,8 +78,12 @@ CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, cons
                    .starts = table<int32_t>(tables_.starts),
                    .labels = table<int32_t>(tables_.labels),
                    .samples = table<uint64_t>(tables_.samples),
+                   .target_rows = table<int32_t>(tables_.target_rows),
+                   .target_ids = table<int32_t>(tables_.target_ids),
                    .by_id = table<int32_t>(tables_.by_id)};
   make_slots();
+  // Zeros where parameters are padded, which nobody writes.
+  SNUG_CUDA(cudaMemsetAsync(arena_.base(), 0, plan.layout.transient, gpu.stream()));
   SNUG_CUDA(cudaMemsetAsync(arena_.base() + plan.layout.transient, kTimingByte, plan.layout.transient_bytes, gpu.stream()));
   capture(step_, *plan.step, plan.step_memory, training);
   if (training) capture(scoring_, *plan.scoring, plan.scoring_memory, false);
@@ -124,7 +129,8 @@ void CudaEngine::fill_chunks() {
       chunks.push_back({.offset = first + at,
                         .copy_offset = copy == kNoOffset ? -1 : int64_t(copy / dtype_bytes(plan_.compute)) + at,
                         .count = int32_t(std::min<int64_t>(kUpdateChunk, parameter.size() - at)),
-                        .decays = parameter.decays});
+                        .decays = parameter.decays,
+                        .keeps_gradient = only_pass() && parameter.is_factor && !parameter.is_vector});
     }
   }
   SNUG_CHECK(chunks.size() == tables_.chunk_count);
@@ -140,6 +146,7 @@ void CudaEngine::launch_nodes(Program& program, const Dims& dims, const StepCont
                                    .batch = &device_batch_,
                                    .state = table<StepState>(tables_.state),
                                    .step = &context,
+                                   .only_pass = only_pass(),
                                    .stream = gpu_.stream(),
                                    .products = &products_});
   });
@@ -149,10 +156,13 @@ void CudaEngine::capture(Program& program, const StepGraph& graph, const MemoryP
   program.source = &graph;
   program.executor = std::make_unique<Executor>(graph.graph, memory, plan_.layout, arena_.base());
   const StepContext context{.seed = seed_, .training = training};
-  const std::vector<int64_t> sizes = bucket_sizes(plan_.capacity.tokens);
+  const std::vector<int64_t> sizes = bucket_sizes(plan_.workload, plan_.capacity.tokens);
   Progress progress("preparing the GPU", sizes.size(), "buckets");
   for (const int64_t tokens : sizes) {
-    const Dims dims{.tokens = tokens, .sequences = plan_.capacity.sequences, .longest = plan_.capacity.longest};
+    const Dims dims{.tokens = tokens,
+                    .sequences = plan_.capacity.sequences,
+                    .longest = plan_.capacity.longest,
+                    .targets = std::min(plan_.capacity.targets, plan_.workload.dims(tokens).targets)};
     launch_nodes(program, dims, context);  // loads kernels and times products, which a capture cannot
     cudaGraph_t recorded = nullptr;
     SNUG_CUDA(cudaStreamBeginCapture(gpu_.stream(), cudaStreamCaptureModeThreadLocal));
@@ -169,7 +179,8 @@ void CudaEngine::capture(Program& program, const StepGraph& graph, const MemoryP
 
 void CudaEngine::upload(const Batch& batch, float loss_scale) {
   const Dims &dims = batch.dims, &capacity = plan_.capacity;
-  SNUG_CHECK(dims.tokens <= capacity.tokens && dims.sequences <= capacity.sequences && dims.longest <= capacity.longest);
+  SNUG_CHECK(dims.tokens <= capacity.tokens && dims.sequences <= capacity.sequences && dims.longest <= capacity.longest &&
+             dims.targets <= capacity.targets);
   UploadSlot& slot = uploads_[next_upload_];
   next_upload_ = (next_upload_ + 1) % uploads_.size();
   SNUG_CUDA(cudaEventSynchronize(slot.done));
@@ -177,7 +188,7 @@ void CudaEngine::upload(const Batch& batch, float loss_scale) {
   const auto copy = [&](size_t offset, const auto* from, int64_t count) {
     if (from != nullptr) std::memcpy(to + offset, from, size_t(count) * sizeof(*from));
   };
-  const StepState state{int32_t(dims.tokens), int32_t(dims.sequences), loss_scale};
+  const StepState state{int32_t(dims.tokens), int32_t(dims.sequences), int32_t(dims.targets), loss_scale};
   copy(tables_.state, &state, 1);
   copy(tables_.ids, batch.ids, dims.tokens);
   copy(tables_.positions, batch.positions, dims.tokens);
@@ -186,6 +197,8 @@ void CudaEngine::upload(const Batch& batch, float loss_scale) {
   copy(tables_.starts, batch.starts, dims.sequences + 1);
   copy(tables_.labels, batch.labels, dims.sequences);
   copy(tables_.samples, batch.samples, dims.sequences);
+  copy(tables_.target_rows, batch.target_rows, dims.targets);
+  copy(tables_.target_ids, batch.target_ids, dims.targets);
   auto* const starts = reinterpret_cast<int32_t*>(to + tables_.starts);
   std::fill(starts + dims.sequences + 1, starts + capacity.sequences + 1, int32_t(dims.tokens));
   auto* const labels = reinterpret_cast<int32_t*>(to + tables_.labels);
@@ -205,13 +218,18 @@ void CudaEngine::replay(const Program& program, const Batch& batch, float loss_s
   const auto bucket = std::ranges::lower_bound(program.buckets, batch.dims.tokens, {}, &Captured::tokens);
   SNUG_CUDA(cudaGraphLaunch(bucket->graph, gpu_.stream()));
   last_ = &program;
-  last_sequences_ = batch.dims.sequences;
+  last_dims_ = batch.dims;
 }
 
-void CudaEngine::begin(uint64_t examples) { example_share_ = 1.0f / float(examples); }
+void CudaEngine::begin(uint64_t targets) {
+  target_share_ = 1.0f / float(targets);
+  passes_ = 0;
+}
 
 void CudaEngine::accumulate(const Batch& micro_batch) {
-  replay(step_, micro_batch, example_share_ * (scales_loss() ? float(loss_scale_.scale) : 1.0f));
+  ++passes_;
+  SNUG_CHECK(passes_ == 1 || !only_pass());
+  replay(step_, micro_batch, target_share_ * (scales_loss() ? float(loss_scale_.scale) : 1.0f));
 }
 
 UpdateArguments CudaEngine::update_arguments() const {
@@ -232,6 +250,10 @@ UpdateArguments CudaEngine::update_arguments() const {
 }
 
 void CudaEngine::update(const AdamWStep& adam, double max_gradient_norm) {
+  const ArenaLayout& layout = plan_.layout;
+  if (passes_ == 0) {  // a step of examples without tokens
+    SNUG_CUDA(cudaMemsetAsync(arena_.base() + layout.gradients, 0, layout.parameter_bytes, gpu_.stream()));
+  }
   const AdamWFactors f = adamw_factors(adam);
   const double scale = scales_loss() ? loss_scale_.scale : 1.0;
   const UpdateFactors factors{.keep = f.keep,
@@ -286,7 +308,8 @@ double CudaEngine::take_loss() {
 std::span<const float> CudaEngine::result() {
   SNUG_CHECK(last_ != nullptr);
   const Tensor tensor = last_->executor->tensor(last_->source->result);
-  const size_t count = size_t(last_sequences_ * tensor.cols), size = dtype_bytes(tensor.dtype);
+  const TensorDesc& desc = last_->source->graph.value(last_->source->result).desc;
+  const size_t count = size_t(desc.row_count(last_dims_) * tensor.cols), size = dtype_bytes(tensor.dtype);
   std::vector<std::byte> raw(count * size);
   arena_.read(size_t(static_cast<std::byte*>(tensor.data) - arena_.base()), raw);
   result_.resize(count);
@@ -306,7 +329,17 @@ Block CudaEngine::parameter(Region of, size_t index) {
 }
 
 void CudaEngine::weights_changed() {
-  if (plan_.scoring && plan_.layout.copy_bytes > 0) launch_copy_weights(update_arguments(), gpu_.stream());
+  if (plan_.layout.copy_bytes == 0) return;
+  if (plan_.scoring) return launch_copy_weights(update_arguments(), gpu_.stream());
+  // Inference has one or the other of a weight, but for tables that are factors too.
+  for (size_t i = 0; i < model_.parameters().size(); ++i) {
+    const size_t exact = plan_.layout.parameter_offset[i], copy = plan_.layout.copy_offset[i];
+    if (exact == kNoOffset || copy == kNoOffset) continue;
+    const Parameter& parameter = model_.parameters()[i];
+    const Tensor from{arena_.base() + plan_.layout.weights + exact, DType::kF32, parameter.rows, parameter.cols};
+    const Tensor to{arena_.base() + plan_.layout.copies + copy, plan_.compute, parameter.rows, parameter.cols};
+    launch(Convert(), {.in = {&from, 1}, .out = {&to, 1}, .workspace = {}, .stream = gpu_.stream()});
+  }
 }
 
 }  // namespace snug::cuda

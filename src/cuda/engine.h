@@ -23,7 +23,7 @@ class CudaEngine : public Engine {
   CudaEngine(const Model& model, const Plan& plan, uint64_t seed, const Gpu& gpu, Products& products);
   ~CudaEngine() override;
 
-  void begin(uint64_t examples) override;
+  void begin(uint64_t targets) override;
   void accumulate(const Batch& micro_batch) override;
   void update(const AdamWStep& adam, double max_gradient_norm) override;
   int updates_ahead() const override { return scales_loss() ? 0 : 1; }
@@ -67,6 +67,8 @@ class CudaEngine : public Engine {
   void make_slots();
   void fill_chunks();
   void capture(Program& program, const StepGraph& graph, const MemoryPlan& memory, bool training);
+  // A step never has more than one micro-batch: gradients of weight matrices need not be zero before it.
+  bool only_pass() const { return plan_.workload.step_tokens <= plan_.capacity.tokens; }
   void launch_nodes(Program& program, const Dims& dims, const StepContext& context);
   void upload(const Batch& batch, float loss_scale);
   void replay(const Program& program, const Batch& batch, float loss_scale);
@@ -81,7 +83,7 @@ class CudaEngine : public Engine {
   Batch device_batch_;  // arrays in the arena
   Program step_, scoring_;
   const Program* last_ = nullptr;  // which of them ran
-  int64_t last_sequences_ = 0;
+  Dims last_dims_;                 // of what ran
   std::vector<UploadSlot> uploads_;
   size_t next_upload_ = 0;
   std::vector<UpdateSlot> updates_;
@@ -89,7 +91,8 @@ class CudaEngine : public Engine {
   std::deque<size_t> running_;  // slots of updates whose results are still to come
   std::vector<uint64_t> sort_keys_;
   std::vector<float> result_;
-  float example_share_ = 1.0f;  // 1 / examples of the step
+  int passes_ = 0;  // micro-batches of the step so far
+  float target_share_ = 1.0f;  // 1 / targets of the step
   LossScale loss_scale_;
 };
 

@@ -20,16 +20,16 @@
 namespace snug::cuda {
 namespace {
 
-const std::filesystem::path kFolder = std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden/bert-tiny";
-
 struct Variant {
   int64_t capacity = 0;
   int recomputed = 0;
   DType compute = DType::kF32;
+  int64_t head_chunk = 256;  // of a language model
+  bool converts = false;
 };
 
-BertConfig small_config() {
-  BertConfig config;
+ModelConfig small_config() {
+  ModelConfig config;
   config.vocab_size = 500;
   config.hidden_size = 128;
   config.num_hidden_layers = 3;
@@ -42,6 +42,18 @@ BertConfig small_config() {
   return config;
 }
 
+ModelConfig small_gpt2() {
+  ModelConfig config = small_config();
+  config.family = Family::kGpt2;
+  config.type_vocab_size = 0;
+  config.pad_token_id = -1;
+  config.hidden_act = HiddenAct::kGeluTanh;
+  config.layer_norm_eps = 1e-5;
+  return config;
+}
+
+bool is_language(const Model& model) { return model.head() == Head::kCausalLm; }
+
 constexpr int64_t kBatch = 12, kLongest = 96, kWhole = kBatch * kLongest;
 
 Plan plan_for(const Model& model, const Variant& variant, DeviceKind kind) {
@@ -49,12 +61,13 @@ Plan plan_for(const Model& model, const Variant& variant, DeviceKind kind) {
   request.model = &model;
   request.graph.compute = variant.compute;
   request.workload = {.batch_size = kBatch, .longest = kLongest, .step_tokens = kBatch * kLongest};
+  if (is_language(model)) request.workload.target_rule = TargetRule::kEveryToken;
   request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
   request.budget_bytes = uint64_t{1} << 40;
   request.device = {.kind = kind, .threads = num_threads()};
   if (kind == DeviceKind::kCuda) complete_for_gpu(request, 0);
   request.pinned_capacity = variant.capacity;
-  request.pinned_recompute = variant.recomputed;
+  request.pinned_choice = {variant.recomputed, is_language(model) ? variant.head_chunk : 0, variant.converts};
   return make_plan(request);
 }
 
@@ -68,7 +81,7 @@ void load(Engine& engine, const Model& model) {
 }
 
 // Step s of a made-up data set: lengths from 1 to the longest, packed by the capacity.
-std::vector<BatchBuilder> step_data(int s, int64_t capacity) {
+std::vector<BatchBuilder> step_data(int s, int64_t capacity, bool language = false) {
   std::mt19937 random(unsigned(s) + 100);
   std::vector<BatchBuilder> packed(1);
   for (int64_t i = 0; i < kBatch; ++i) {
@@ -77,6 +90,7 @@ std::vector<BatchBuilder> step_data(int s, int64_t capacity) {
     for (size_t t = ids.size() / 2; t < ids.size(); ++t) types[t] = 1;
     if (packed.back().dims().tokens + int64_t(ids.size()) > capacity) packed.emplace_back();
     packed.back().add(ids, types, int32_t(random() % 3), uint64_t(s * kBatch + i));
+    if (language) packed.back().predict_next_tokens();
   }
   return packed;
 }
@@ -90,8 +104,11 @@ Curve train(Engine& engine, const Model& model, int64_t capacity, int steps) {
   load(engine, model);
   Curve curve;
   for (int s = 0; s < steps; ++s) {
-    engine.begin(kBatch);
-    for (const BatchBuilder& micro : step_data(s, capacity)) engine.accumulate(micro.view());
+    const auto data = step_data(s, capacity, is_language(model));
+    int64_t targets = is_language(model) ? 0 : kBatch;
+    for (const BatchBuilder& micro : data) targets += micro.dims().targets;
+    engine.begin(uint64_t(targets));
+    for (const BatchBuilder& micro : data) engine.accumulate(micro.view());
     engine.update({.learning_rate = 1e-3, .weight_decay = 0.01, .step = s + 1}, 1.0);
     const StepResult result = engine.finish();
     EXPECT_TRUE(result.applied);
@@ -125,7 +142,7 @@ class CudaEngineTest : public testing::Test {
     }
   }
 
-  std::unique_ptr<Model> model_ = make_bert(small_config(), Head::kClassifier);
+  std::unique_ptr<Model> model_ = make_model(small_config(), Head::kClassifier);
   // One set of algorithms for all: what is compared bit for bit must not depend on timings.
   std::filesystem::path cache_ = testing::TempDir() + "snug-engine-test";
 };
@@ -163,7 +180,7 @@ TEST_F(CudaEngineTest, ScoresAndEmbeddingsAgreeWithTheCpu) {
   const Gpu gpu("cuda");
   Products products(gpu, cache_, false);
   for (const Purpose purpose : {Purpose::kScoring, Purpose::kEmbedding}) {
-    const auto model = make_bert(small_config(), purpose == Purpose::kScoring ? Head::kClassifier : Head::kNone);
+    const auto model = make_model(small_config(), purpose == Purpose::kScoring ? Head::kClassifier : Head::kNone);
     const auto results = [&](DeviceKind kind, DType compute) {
       PlanRequest request;
       request.model = model.get();
@@ -229,14 +246,94 @@ TEST_F(CudaEngineTest, ANumberThatIsNotFiniteChangesNoWeight) {
   EXPECT_EQ(std::memcmp(before.data(), after.data(), before.size() * 4), 0);
 }
 
-TEST_F(CudaEngineTest, GoldenLossesOfPyTorch) {
+// Causal language modelling: the head in chunks, targets, weights stored [in, out], tanh GELU.
+class CudaLanguageEngineTest : public CudaEngineTest {
+ protected:
+  CudaLanguageEngineTest() { model_ = make_model(small_gpt2(), Head::kCausalLm); }
+};
+
+TEST_F(CudaLanguageEngineTest, TenLossesAgreeWithTheCpu) {
   SNUG_NEEDS_GPU();
-  const Json steps = parse_json(read_small_file(kFolder / "steps.json"), "steps.json");
-  const BertConfig config = parse_config(read_small_file(kFolder / "config.json"), "config.json");
-  const auto model = make_bert(config, Head::kClassifier);
+  const Curve cpu = on_cpu();
+  expect_close(on_gpu({kWhole, 0, DType::kF32}), cpu, 1e-4);
+  expect_close(on_gpu({kWhole, 0, DType::kBF16}), cpu, 2e-2);
+  expect_close(on_gpu({kWhole, 0, DType::kF16}), cpu, 1e-2);
+}
+
+TEST_F(CudaLanguageEngineTest, OtherPlansAgree) {
+  SNUG_NEEDS_GPU();
+  for (const auto& [compute, tolerance] : {std::pair{DType::kF32, 2e-5}, {DType::kBF16, 1e-2}}) {
+    const Curve whole = on_gpu({kWhole, 0, compute});
+    expect_close(on_gpu({kLongest, 0, compute}), whole, tolerance);
+    expect_close(on_gpu({kWhole, 0, compute, 100}), whole, tolerance);
+    EXPECT_EQ(on_gpu({kWhole, 3, compute}).losses, whole.losses) << "recomputation gives the same bits";
+  }
+  EXPECT_EQ(on_gpu({kWhole, 1, DType::kBF16, 256, true}).losses, on_gpu({kWhole, 1, DType::kBF16}).losses)
+      << "so do weights that are converted when used";
+}
+
+TEST_F(CudaLanguageEngineTest, TwoRunsOfOnePlanAreBitEqual) {
+  SNUG_NEEDS_GPU();
+  const Curve first = on_gpu({300, 1, DType::kBF16}), second = on_gpu({300, 1, DType::kBF16});
+  EXPECT_EQ(first.losses, second.losses);
+  EXPECT_EQ(first.weights, second.weights);
+}
+
+// Two texts, read in pieces and then written on token by token: the same tokens as on the CPU in fp32.
+TEST_F(CudaLanguageEngineTest, WritesWhatTheCpuWrites) {
+  SNUG_NEEDS_GPU();
+  const Gpu gpu("cuda");
+  Products products(gpu, cache_, false);
+  for (const SampleSpec& sample : {SampleSpec{}, SampleSpec{.temperature = 0.8f, .top_k = 40, .top_p = 0.9f, .repetition_penalty = 1.3f, .seed = 4}}) {
+    const auto written = [&](DeviceKind kind, DType compute) {
+      PlanRequest request;
+      request.model = model_.get();
+      request.graph = {.purpose = Purpose::kGeneration, .compute = compute, .context = kLongest, .sample = sample};
+      request.workload = {.batch_size = 2, .longest = kLongest, .step_tokens = 2, .target_rule = TargetRule::kLastToken};
+      request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
+      request.budget_bytes = uint64_t{1} << 40;
+      request.device = {.kind = DeviceKind::kCpu, .threads = num_threads()};
+      if (kind == DeviceKind::kCuda) complete_for_gpu(request, 0);
+      request.pinned_capacity = 16;
+      const Plan plan = make_plan(request);
+      std::unique_ptr<Engine> engine;
+      if (kind == DeviceKind::kCuda) engine = std::make_unique<CudaEngine>(*model_, plan, 5, gpu, products);
+      else engine = std::make_unique<CpuEngine>(*model_, plan, 5);
+      load(*engine, *model_);
+      std::vector<std::vector<int32_t>> texts = {{3, 14, 15, 92, 65, 35, 89}, {79, 32}};
+      std::vector<size_t> unread(2);
+      for (int step = 0; step < 60; ++step) {
+        BatchBuilder batch;
+        for (size_t i = 0; i < 2; ++i) {
+          batch.add_to_text(std::span(texts[i]).subspan(unread[i]), int32_t(unread[i]), {.place = 1 - i, .number = int32_t(i)});
+          unread[i] = texts[i].size();
+        }
+        engine->score(batch.view());
+        const auto next = engine->result();
+        for (size_t i = 0; i < 2; ++i) texts[i].push_back(int32_t(next[2 * i]));
+      }
+      return texts;
+    };
+    const auto cpu = written(DeviceKind::kCpu, DType::kF32);
+    EXPECT_EQ(written(DeviceKind::kCuda, DType::kF32), cpu);
+    const auto half = written(DeviceKind::kCuda, DType::kBF16);  // rounding may choose another word sooner or later
+    for (size_t i = 0; i < 2; ++i) EXPECT_EQ(half[i].size(), cpu[i].size());
+    EXPECT_EQ(written(DeviceKind::kCuda, DType::kBF16), half);
+  }
+}
+
+class CudaGolden : public testing::TestWithParam<std::pair<const char*, Head>> {};
+
+TEST_P(CudaGolden, LossesOfPyTorch) {
+  SNUG_NEEDS_GPU();
+  const auto folder = std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden" / GetParam().first;
+  const Json steps = parse_json(read_small_file(folder / "steps.json"), "steps.json");
+  const ModelConfig config = parse_config(read_small_file(folder / "config.json"), "config.json");
+  const auto model = make_model(config, GetParam().second);
   PlanRequest request;
   request.model = model.get();
   request.workload = {.batch_size = 7, .longest = 40, .step_tokens = 106};
+  if (model->head() != Head::kClassifier) request.workload.target_rule = TargetRule::kEveryToken;
   request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
   complete_for_gpu(request, 0);
   request.budget_bytes = uint64_t{1} << 30;
@@ -244,14 +341,16 @@ TEST_F(CudaEngineTest, GoldenLossesOfPyTorch) {
   const Gpu gpu("cuda");
   Products products(gpu, {}, false);
   CudaEngine engine(*model, plan, 1, gpu, products);
-  load_weights(WeightFolder(kFolder), model->parameters(), [&](size_t i) { return engine.parameter(Region::kWeights, i); }, {});
+  load_weights(WeightFolder(folder), *model, [&](size_t i) { return engine.parameter(Region::kWeights, i); }, {});
   engine.weights_changed();
   for (size_t s = 0; s < steps["batches"].size(); ++s) {
     BatchBuilder data;
     for (const Json& row : steps["batches"][s]) {
-      data.add(row.at("ids").get<std::vector<int32_t>>(), row.at("type_ids").get<std::vector<int32_t>>(), row.at("label"));
+      data.add(row.at("ids").get<std::vector<int32_t>>(), row.at("type_ids").get<std::vector<int32_t>>(), row.value("label", -1));
+      if (!row.contains("target_rows")) continue;
+      data.predict(row["target_rows"].get<std::vector<int32_t>>(), row["target_ids"].get<std::vector<int32_t>>());
     }
-    engine.begin(steps["batches"][s].size());
+    engine.begin(uint64_t(std::max<int64_t>(data.dims().targets, model->head() == Head::kClassifier ? data.dims().sequences : 1)));
     engine.accumulate(data.view());
     engine.update({.learning_rate = steps["learning_rate"],
                    .beta1 = steps["beta1"],
@@ -264,6 +363,10 @@ TEST_F(CudaEngineTest, GoldenLossesOfPyTorch) {
     EXPECT_NEAR(result.loss, steps["losses"][s].get<double>(), 1e-5 * result.loss) << "step " << s;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, CudaGolden,
+                         testing::Values(std::pair{"bert-tiny", Head::kClassifier}, std::pair{"roberta-tiny", Head::kClassifier},
+                                         std::pair{"bert-mlm-tiny", Head::kMaskedLm}, std::pair{"gpt2-tiny", Head::kCausalLm}));
 
 }  // namespace
 }  // namespace snug::cuda

@@ -5,6 +5,8 @@
 
 #include "core/error.h"
 #include "ops/attention.h"
+#include "ops/cached_attention.h"
+#include "ops/convert.h"
 #include "ops/cross_entropy.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
@@ -12,6 +14,9 @@
 #include "ops/linear.h"
 #include "ops/mean_pool.h"
 #include "ops/residual_norm.h"
+#include "ops/sample.h"
+#include "ops/target_rows.h"
+#include "ops/vocabulary_loss.h"
 
 namespace snug::cuda {
 namespace {
@@ -25,12 +30,30 @@ std::pair<const std::type_index, LaunchFunction> entry() {
 
 LaunchFunction launcher_of(const Op& op) {
   static const std::unordered_map<std::type_index, LaunchFunction> table = {
-      entry<Attention>(),          entry<AttentionGradient>(),   entry<CrossEntropy>(),
-      entry<Dropout>(),            entry<Embedding>(),           entry<EmbeddingGradient>(),
-      entry<FirstToken>(),         entry<FirstTokenGradient>(),  entry<LayerNorm>(),
-      entry<Linear>(),             entry<LinearEpilogueGradient>(), entry<LinearInputGradient>(),
-      entry<LinearWeightGradient>(), entry<MeanPool>(),          entry<NormGradient>(),
-      entry<ResidualNorm>()};
+      entry<Attention>(),
+      entry<AttentionGradient>(),
+      entry<CachedAttention>(),
+      entry<Convert>(),
+      entry<CrossEntropy>(),
+      entry<Dropout>(),
+      entry<Embedding>(),
+      entry<EmbeddingGradient>(),
+      entry<FirstToken>(),
+      entry<FirstTokenGradient>(),
+      entry<LayerNorm>(),
+      entry<Linear>(),
+      entry<LinearEpilogueGradient>(),
+      entry<LinearInputGradient>(),
+      entry<LinearWeightGradient>(),
+      entry<MeanPool>(),
+      entry<NormGradient>(),
+      entry<ResidualNorm>(),
+      entry<Sample>(),
+      entry<TargetRows>(),
+      entry<TargetRowsGradient>(),
+      entry<VocabularyLoss>(),
+      entry<VocabularyLossGradient>(),
+  };
   const auto found = table.find(typeid(op));
   SNUG_CHECK(found != table.end());
   return found->second;

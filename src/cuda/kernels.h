@@ -8,6 +8,8 @@
 namespace snug {
 class Attention;
 class AttentionGradient;
+class CachedAttention;
+class Convert;
 class CrossEntropy;
 class Dropout;
 class Embedding;
@@ -22,12 +24,19 @@ class LinearWeightGradient;
 class MeanPool;
 class NormGradient;
 class ResidualNorm;
+class Sample;
+class TargetRows;
+class TargetRowsGradient;
+class VocabularyLoss;
+class VocabularyLossGradient;
 }  // namespace snug
 
 namespace snug::cuda {
 
 void launch(const Attention& op, const Launch& call);
 void launch(const AttentionGradient& op, const Launch& call);
+void launch(const CachedAttention& op, const Launch& call);
+void launch(const Convert& op, const Launch& call);
 void launch(const CrossEntropy& op, const Launch& call);
 void launch(const Dropout& op, const Launch& call);
 void launch(const Embedding& op, const Launch& call);
@@ -42,6 +51,11 @@ void launch(const LinearWeightGradient& op, const Launch& call);
 void launch(const MeanPool& op, const Launch& call);
 void launch(const NormGradient& op, const Launch& call);
 void launch(const ResidualNorm& op, const Launch& call);
+void launch(const Sample& op, const Launch& call);
+void launch(const TargetRows& op, const Launch& call);
+void launch(const TargetRowsGradient& op, const Launch& call);
+void launch(const VocabularyLoss& op, const Launch& call);
+void launch(const VocabularyLossGradient& op, const Launch& call);
 
 // The launch() of an operator seen through its base.
 using LaunchFunction = void (*)(const Op& op, const Launch& call);

@@ -20,10 +20,12 @@ struct Launch {
   std::span<const Tensor> in, out;  // device memory, rows of the bucket; absent optional tensors have a null pointer
   std::span<std::byte> workspace;   // device memory, 256-byte aligned, contents undefined
   // dims: of the bucket. Arrays: device memory. starts[] is filled up to dims.sequences with the number of tokens,
-  // labels[] with -1, so sequences that are not there are empty; token arrays are valid for state->tokens.
+  // labels[] with -1, so sequences that are not there are empty; token arrays are valid for state->tokens, those of
+  // targets for state->targets.
   const Batch* batch = nullptr;
   const StepState* state = nullptr;   // device memory
   const StepContext* step = nullptr;  // seed and training; its loss_scale does not count here
+  bool only_pass = false;  // the micro-batch is the whole step: gradients of weight matrices are written, not added to
   cudaStream_t stream = nullptr;
   Products* products = nullptr;
 };

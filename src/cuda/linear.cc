@@ -1,4 +1,5 @@
-// Linear layers on the device: products by cuBLASLt, which adds the bias; activations and sums over rows are kernels.
+// Linear layers on the device: products by cuBLASLt, which adds the bias and, where that pays, applies GELU; other
+// activations and sums over rows are kernels.
 #include "ops/linear.h"
 
 #include "core/error.h"
@@ -6,28 +7,46 @@
 #include "cuda/products.h"
 
 namespace snug::cuda {
+namespace {
+
+// The shape of a layer with weight w (or its gradient), for `rows` rows.
+ProductShape shape_of(ProductKind kind, const Tensor& w, WeightLayout layout, DType dtype, int64_t rows) {
+  const bool out_in = layout == WeightLayout::kOutIn;
+  return {.kind = kind, .dtype = dtype, .rows = rows, .in = out_in ? w.cols : w.rows, .out = out_in ? w.rows : w.cols,
+          .layout = layout};
+}
+
+}  // namespace
 
 void launch(const Linear& op, const Launch& call) {
   const Tensor &x = call.in[0], &w = call.in[1], &b = call.in[2], &y = call.out[0];
-  SNUG_CHECK(x.cols == w.cols && y.cols == w.rows && x.rows == y.rows && x.dtype == w.dtype);
-  const bool keeps = call.out.size() > 1 && call.out[1];
-  const Tensor& pre = keeps ? call.out[1] : y;
-  call.products->run({.kind = ProductKind::kForward, .dtype = x.dtype, .rows = x.rows, .in = w.cols, .out = w.rows, .bias = bool(b)},
-                     {.left = x.data, .right = w.data, .bias = b.data, .result = pre.data}, call.workspace, call.stream);
-  if (op.spec.activation != Activation::kNone) launch_activation(op, pre, y, call);
+  ProductShape shape = shape_of(ProductKind::kForward, w, op.spec.layout, x.dtype, x.rows);
+  shape.bias = bool(b);
+  SNUG_CHECK(x.cols == shape.in && y.cols == shape.out && x.rows == y.rows && x.dtype == w.dtype);
+  const Tensor kept = call.out.size() > 1 ? call.out[1] : Tensor();
+  const Tensor& pre = kept ? kept : y;
+  ProductTensors tensors{.left = x.data, .right = w.data, .bias = b.data, .result = y.data, .argument = kept.data};
+  const auto activation = [&] { launch_activation(op, pre, y, call); };
+  if (op.spec.activation == Activation::kGeluTanh) {
+    return call.products->run_with_gelu(shape, tensors, call.workspace, call.stream, activation);
+  }
+  tensors.result = pre.data;
+  call.products->run(shape, tensors, call.workspace, call.stream);
+  if (op.spec.activation != Activation::kNone) activation();
 }
 
 void launch(const LinearInputGradient& op, const Launch& call) {
   const Tensor &dy = call.in[0], &w = call.in[1], &dx = call.out[0];
-  call.products->run({.kind = ProductKind::kInputGradient, .dtype = dy.dtype, .rows = dy.rows, .in = w.cols, .out = w.rows,
-                      .accumulate = op.accumulate},
-                     {.left = dy.data, .right = w.data, .result = dx.data}, call.workspace, call.stream);
+  ProductShape shape = shape_of(ProductKind::kInputGradient, w, op.layout, dy.dtype, dy.rows);
+  shape.accumulate = op.accumulate;
+  call.products->run(shape, {.left = dy.data, .right = w.data, .result = dx.data}, call.workspace, call.stream);
 }
 
-void launch(const LinearWeightGradient&, const Launch& call) {
+void launch(const LinearWeightGradient& op, const Launch& call) {
   const Tensor &dy = call.in[0], &x = call.in[1], &dw = call.out[0];
-  call.products->run({.kind = ProductKind::kWeightGradient, .dtype = dy.dtype, .rows = dy.rows, .in = dw.cols, .out = dw.rows},
-                     {.left = dy.data, .right = x.data, .result = dw.data}, call.workspace, call.stream);
+  ProductShape shape = shape_of(ProductKind::kWeightGradient, dw, op.layout, dy.dtype, dy.rows);
+  shape.overwrite = call.only_pass;
+  call.products->run(shape, {.left = dy.data, .right = x.data, .result = dw.data}, call.workspace, call.stream);
 }
 
 }  // namespace snug::cuda

@@ -8,23 +8,6 @@
 namespace snug::cuda {
 namespace {
 
-constexpr int kBlock = 128;
-
-// One thread per eight columns of one row: where a thread is in [rows, cols].
-struct Place {
-  int64_t row;
-  int column;
-};
-__device__ Place place(int cols) {
-  const uint32_t thread = blockIdx.x * kBlock + threadIdx.x, vectors = uint32_t(cols + kEight - 1) / kEight;
-  return {thread / vectors, int(thread % vectors) * kEight};
-}
-unsigned blocks_of(const Tensor& tensor) {
-  const int64_t threads = tensor.rows * ceil_div(tensor.cols, kEight);
-  SNUG_CHECK(threads < int64_t{1} << 31);  // place() divides 32 bits, which is much faster
-  return unsigned(ceil_div(threads, kBlock));
-}
-
 template <class T, bool kWhole>
 __global__ void first_token_kernel(const T* x, T* y, int64_t rows, int cols, const int32_t* starts,
                                    const StepState* state) {
@@ -103,7 +86,7 @@ void launch(const FirstToken&, const Launch& call) {
   SNUG_CHECK(x.cols == y.cols);
   with_type(y.dtype, [&]<class T>() {
     with_bool(y.cols % kEight == 0, [&]<bool kWhole>() {
-      first_token_kernel<T, kWhole><<<blocks_of(y), kBlock, 0, call.stream>>>(
+      first_token_kernel<T, kWhole><<<place_blocks(y), kPlaceBlock, 0, call.stream>>>(
           data_of<T>(x), data_of<T>(y), y.rows, int(y.cols), call.batch->starts, call.state);
       SNUG_CUDA_LAUNCHED("first_token");
     });
@@ -115,7 +98,7 @@ void launch(const FirstTokenGradient& op, const Launch& call) {
   SNUG_CHECK(dy.cols == dx.cols);
   with_type(dx.dtype, [&]<class T>() {
     with_bool(dx.cols % kEight == 0, [&]<bool kWhole>() {
-      first_token_gradient_kernel<T, kWhole><<<blocks_of(dx), kBlock, 0, call.stream>>>(
+      first_token_gradient_kernel<T, kWhole><<<place_blocks(dx), kPlaceBlock, 0, call.stream>>>(
           data_of<T>(dy), data_of<T>(dx), dx.rows, int(dx.cols), op.accumulate, *call.batch, call.state);
       SNUG_CUDA_LAUNCHED("first_token_gradient");
     });
@@ -138,7 +121,7 @@ void launch(const Dropout& op, const Launch& call) {
   const DropoutMask mask = dropout_mask(op.spec.p, op.spec.site, *call.step);
   with_type(y.dtype, [&]<class T>() {
     with_bool(y.cols % kEight == 0, [&]<bool kWhole>() {
-      dropout_kernel<T, kWhole><<<blocks_of(y), kBlock, 0, call.stream>>>(
+      dropout_kernel<T, kWhole><<<place_blocks(y), kPlaceBlock, 0, call.stream>>>(
           data_of<T>(x), data_of<T>(y), y.rows, int(y.cols), op.add, mask, call.batch->samples, call.state);
       SNUG_CUDA_LAUNCHED("dropout");
     });

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kCandidates = 24;   // of the library's list, best guess first
 constexpr int kTimedRuns = 5;     // of each; the fastest counts
-constexpr int kCacheVersion = 3;
+constexpr int kCacheVersion = 5;
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) fail_call(call, cublasLtGetStatusString(status));
@@ -56,34 +56,71 @@ bool capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-Json shape_key(const ProductShape& s) {
-  return {int(s.kind), int(s.dtype), s.rows, s.in, s.out, s.bias, s.accumulate};
+// Milliseconds of the fastest of some runs; 0 where work() returns false.
+template <class F>
+float fastest_run(cudaStream_t stream, const F& work) {
+  Event begin, end;
+  float fastest = 0;
+  for (int run = -1; run < kTimedRuns; ++run) {  // the first one loads the kernel
+    begin.record(stream);
+    if (!work()) return 0;
+    end.record(stream);
+    const float time = end.milliseconds_since(begin);
+    if (run == 0 || (run > 0 && time < fastest)) fastest = time;
+  }
+  return fastest;
 }
+
+Json shape_key(const ProductShape& s) {
+  return {int(s.kind), int(s.dtype), s.rows, s.in, s.out, s.bias, s.accumulate, int(s.layout), s.out_stride, int(s.gelu),
+          s.overwrite};
+}
+ProductShape shape_of(const Json& entry) {
+  const auto number = [&](size_t i) { return entry.at(i).get<int>(); };
+  return {ProductKind(number(0)), DType(number(1)), entry.at(2), entry.at(3), entry.at(4), entry.at(5), entry.at(6),
+          WeightLayout(number(7)), entry.at(8), ProductGelu(number(9)), entry.at(10)};
+}
+constexpr size_t kShapeFields = 11;
+
+// A factor as the library sees it.
+struct Factor {
+  int64_t rows = 0, cols = 0, stride = 0;  // as stored, column-major
+  bool transposed = false;
+};
 
 }  // namespace
 
+bool may_fuse_gelu(const ProductShape& shape) {
+  return shape.kind == ProductKind::kForward && shape.dtype != DType::kF32 && shape.out % 8 == 0 && shape.out_stride == 0;
+}
+
 // cuBLASLt's matrices are column-major, so a row-major [r, c] is its c x r with leading dimension c, and every product
-// is computed transposed.
+// is computed transposed: the result's columns come from its first factor.
 class Products::Descriptors {
  public:
   Descriptors(const ProductShape& shape, const ProductTensors& tensors, bool tf32) {
     const bool forward = shape.kind == ProductKind::kForward, weights = shape.kind == ProductKind::kWeightGradient;
+    const bool in_out = shape.layout == WeightLayout::kInOut;
+    const int64_t rows = shape.rows, in = shape.in, out = shape.out, out_stride = shape.out_stride > 0 ? shape.out_stride : out;
     const cudaDataType_t type = data_type(shape.dtype);
     SNUG_CUBLAS(cublasLtMatmulDescCreate(&product, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    const cublasOperation_t first = forward ? CUBLAS_OP_T : CUBLAS_OP_N, second = weights ? CUBLAS_OP_T : CUBLAS_OP_N;
-    set(CUBLASLT_MATMUL_DESC_TRANSA, first);
-    set(CUBLASLT_MATMUL_DESC_TRANSB, second);
-    if (shape.bias) {
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, tensors.bias);
+    const Factor x = {in, rows, in}, y = {out, rows, out_stride}, w = in_out ? Factor{out, in, out} : Factor{in, out, in};
+    Factor first = w, second = forward ? x : y, result = forward ? y : x;
+    if (weights) {
+      first = x, second = y, result = w;
+      if (in_out) std::swap(first, second);  // the weight is transposed, so the product is too
+      second.transposed = true;
+    } else {
+      first.transposed = forward != in_out;
     }
-    // a and b in the library's order; what is `right` to us comes first.
-    make(a, type, shape.in, weights ? shape.rows : shape.out);
-    make(b, type, forward ? shape.in : shape.out, shape.rows);
-    if (forward) make(c, type, shape.out, shape.rows);
-    else if (weights) make(c, CUDA_R_32F, shape.in, shape.out);
-    else make(c, type, shape.in, shape.rows);
-    beta = weights || shape.accumulate ? 1.0f : 0.0f;
+    left_first = weights && in_out;
+    set(CUBLASLT_MATMUL_DESC_TRANSA, first.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, second.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set_epilogue(shape, tensors);
+    make(a, type, first);
+    make(b, type, second);
+    make(c, weights ? CUDA_R_32F : type, result);
+    beta = (weights && !shape.overwrite) || shape.accumulate ? 1.0f : 0.0f;
   }
   ~Descriptors() {
     for (cublasLtMatrixLayout_t layout : {a, b, c}) cublasLtMatrixLayoutDestroy(layout);
@@ -93,21 +130,37 @@ class Products::Descriptors {
 
   cublasStatus_t run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm, const ProductTensors& t,
                      std::span<std::byte> workspace, cudaStream_t stream) const {
-    return cublasLtMatmul(handle, product, &alpha, t.right, a, t.left, b, &beta, t.result, c, t.result, c, &algorithm,
-                          workspace.data(), workspace.size(), stream);
+    return cublasLtMatmul(handle, product, &alpha, left_first ? t.left : t.right, a, left_first ? t.right : t.left, b, &beta,
+                          t.result, c, t.result, c, &algorithm, workspace.data(), workspace.size(), stream);
   }
 
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
   float alpha = 1.0f, beta = 0.0f;
+  bool left_first = false;  // whether `left` is the library's first factor
 
  private:
+  void set_epilogue(const ProductShape& shape, const ProductTensors& tensors) {
+    int epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    const auto add = [&](int part) { epilogue = epilogue == CUBLASLT_EPILOGUE_DEFAULT ? part : epilogue | part; };
+    if (shape.bias) {
+      add(CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, tensors.bias);
+    }
+    if (shape.gelu != ProductGelu::kNone) add(CUBLASLT_EPILOGUE_GELU);
+    if (shape.gelu == ProductGelu::kKeeps) {
+      add(CUBLASLT_EPILOGUE_GELU_AUX);
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, tensors.argument);
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, shape.out);
+    }
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, cublasLtEpilogue_t(epilogue));
+  }
   template <class T>
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
     SNUG_CUBLAS(cublasLtMatmulDescSetAttribute(product, attribute, &value, sizeof(value)));
   }
-  void make(cublasLtMatrixLayout_t& layout, cudaDataType_t type, int64_t rows, int64_t cols) {
-    SNUG_CUBLAS(cublasLtMatrixLayoutCreate(&layout, type, uint64_t(rows), uint64_t(cols), rows));
+  void make(cublasLtMatrixLayout_t& layout, cudaDataType_t type, const Factor& f) {
+    SNUG_CUBLAS(cublasLtMatrixLayoutCreate(&layout, type, uint64_t(f.rows), uint64_t(f.cols), f.stride));
   }
 };
 
@@ -137,45 +190,75 @@ Products::~Products() {
 void Products::run(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
                    cudaStream_t stream) {
   if (shape.rows == 0) return;
-  const Descriptors descriptors(shape, tensors, tf32_ && shape.dtype == DType::kF32);
+  const Descriptors descriptors(shape, tensors, tf32_for(shape));
   const Choice& chosen = choice(shape, descriptors, tensors, workspace, stream);
   SNUG_CUBLAS(descriptors.run(handle_, chosen.algorithm, tensors, workspace, stream));
+}
+
+void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
+                             cudaStream_t stream, const std::function<void()>& activation) {
+  ProductShape fused = shape;
+  fused.gelu = tensors.argument != nullptr ? ProductGelu::kKeeps : ProductGelu::kForgets;
+  const auto in_two_steps = [&] {
+    ProductTensors first = tensors;
+    if (tensors.argument != nullptr) first.result = tensors.argument;
+    run(shape, first, workspace, stream);
+    activation();
+  };
+  const bool fuses = shape.rows > 0 && may_fuse_gelu(shape) &&
+                     !gelu_choice(fused, tensors, workspace, stream, in_two_steps).declined;
+  fuses ? run(fused, tensors, workspace, stream) : in_two_steps();
 }
 
 const Products::Choice& Products::choice(const ProductShape& shape, const Descriptors& descriptors,
                                          const ProductTensors& tensors, std::span<std::byte> workspace,
                                          cudaStream_t stream) {
   const auto found = choices_.find(shape);
-  if (found != choices_.end()) return found->second;
+  if (found != choices_.end()) {
+    SNUG_CHECK(!found->second.declined);
+    return found->second;
+  }
   SNUG_CHECK(!capturing(stream));  // shapes are met once before their graph is captured
+  const std::optional<Choice> best = measure(descriptors, tensors, workspace, stream);
+  if (!best) {
+    fail(ErrorKind::kDevice, "cuBLASLt has no algorithm for a product of {} x {} x {} in {}", shape.rows, shape.in, shape.out,
+         dtype_name(shape.dtype));
+  }
   changed_ = true;
-  return choices_[shape] = measure(shape, descriptors, tensors, workspace, stream);
+  return choices_[shape] = *best;
 }
 
-Products::Choice Products::measure(const ProductShape& shape, const Descriptors& d, const ProductTensors& tensors,
-                                   std::span<std::byte> workspace, cudaStream_t stream) const {
+const Products::Choice& Products::gelu_choice(const ProductShape& fused, const ProductTensors& tensors,
+                                              std::span<std::byte> workspace, cudaStream_t stream,
+                                              const std::function<void()>& in_two_steps) {
+  const auto found = choices_.find(fused);
+  if (found != choices_.end()) return found->second;
+  SNUG_CHECK(!capturing(stream));
+  in_two_steps();  // chooses the product's algorithm
+  const float apart = fastest_run(stream, [&] { return in_two_steps(), true; });
+  const Descriptors descriptors(fused, tensors, tf32_for(fused));
+  Choice choice = measure(descriptors, tensors, workspace, stream).value_or(Choice{.declined = true});
+  if (choice.milliseconds >= apart) choice = {.declined = true};
+  changed_ = true;
+  return choices_[fused] = choice;
+}
+
+std::optional<Products::Choice> Products::measure(const Descriptors& d, const ProductTensors& tensors,
+                                                  std::span<std::byte> workspace, cudaStream_t stream) const {
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(kCandidates);
   int count = 0;
-  SNUG_CUBLAS(cublasLtMatmulAlgoGetHeuristic(handle_, d.product, d.a, d.b, d.c, d.c, preference_, kCandidates,
-                                             candidates.data(), &count));
-  Choice best;
-  Event begin, end;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, d.product, d.a, d.b, d.c, d.c, preference_,
+                                                               kCandidates, candidates.data(), &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
+  check(status, "cublasLtMatmulAlgoGetHeuristic");
+  std::optional<Choice> best;
   for (int i = 0; i < count; ++i) {
     const auto& candidate = candidates[size_t(i)];
     if (candidate.state != CUBLAS_STATUS_SUCCESS || candidate.workspaceSize > workspace.size()) continue;
-    float fastest = 0;
-    for (int run = -1; run < kTimedRuns; ++run) {  // the first one loads the kernel
-      begin.record(stream);
-      if (d.run(handle_, candidate.algo, tensors, workspace, stream) != CUBLAS_STATUS_SUCCESS) break;
-      end.record(stream);
-      const float time = end.milliseconds_since(begin);
-      if (run == 0 || (run > 0 && time < fastest)) fastest = time;
-    }
-    if (fastest > 0 && (best.milliseconds == 0 || fastest < best.milliseconds)) best = {candidate.algo, fastest};
-  }
-  if (best.milliseconds == 0) {
-    fail(ErrorKind::kDevice, "cuBLASLt has no algorithm for a product of {} x {} x {} in {}", shape.rows, shape.in, shape.out,
-         dtype_name(shape.dtype));
+    const float time = fastest_run(stream, [&] {
+      return d.run(handle_, candidate.algo, tensors, workspace, stream) == CUBLAS_STATUS_SUCCESS;
+    });
+    if (time > 0 && (!best || time < best->milliseconds)) best = Choice{candidate.algo, time};
   }
   return best;
 }
@@ -187,11 +270,11 @@ void Products::load() {
     const Json json = Json::parse(read_small_file(cache_file_));
     if (json.at("version") != kCacheVersion) return;
     for (const Json& entry : json.at("products")) {
-      const ProductShape shape{ProductKind(entry.at(0).get<int>()), DType(entry.at(1).get<int>()), entry.at(2), entry.at(3),
-                               entry.at(4), entry.at(5), entry.at(6)};
-      Choice choice;
-      for (size_t i = 0; i < std::size(choice.algorithm.data); ++i) choice.algorithm.data[i] = entry.at(7 + i).get<uint64_t>();
-      choices_[shape] = choice;
+      Choice choice{.declined = entry.at(kShapeFields)};
+      for (size_t i = 0; i < std::size(choice.algorithm.data); ++i) {
+        choice.algorithm.data[i] = entry.at(kShapeFields + 1 + i).get<uint64_t>();
+      }
+      choices_[shape_of(entry)] = choice;
     }
   } catch (const Json::exception&) {
     choices_.clear();
@@ -203,6 +286,7 @@ void Products::save() const {
   Json entries = Json::array();
   for (const auto& [shape, choice] : choices_) {
     Json entry = shape_key(shape);
+    entry.push_back(choice.declined);
     for (const uint64_t word : choice.algorithm.data) entry.push_back(word);
     entries.push_back(std::move(entry));
   }

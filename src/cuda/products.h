@@ -1,7 +1,7 @@
 // Matrix products of linear layers by cuBLASLt, named by their place in the layer as in ops/products.h. The algorithm of
 // a shape is chosen once: the library's candidates are timed on the device the first time a shape is met outside a
 // capture, and remembered on disk by GPU, library version and shape, so that two runs use the same one and get the same
-// bits.
+// bits. Whether GELU is worth doing inside the product is such a choice too.
 #pragma once
 
 #include <cublasLt.h>
@@ -11,21 +11,27 @@
 #include <compare>
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
 
 #include "core/dtype.h"
+#include "ops/linear.h"
 
 namespace snug::cuda {
 
 class Gpu;
 
+// Weights are written as [out, in] here; where they are stored [in, out], their gradient is too.
 enum class ProductKind : uint8_t {
   kForward,         // y[rows, out] = x[rows, in] · w[out, in]ᵀ (+ b)
   kInputGradient,   // dx[rows, in] (+)= dy[rows, out] · w[out, in]
   kWeightGradient,  // dw[out, in] += dy[rows, out]ᵀ · x[rows, in], in fp32
 };
+
+// What the library does behind a forward product: GELU in its tanh form, of which the argument is kept or not.
+enum class ProductGelu : uint8_t { kNone, kForgets, kKeeps };
 
 struct ProductShape {
   ProductKind kind = ProductKind::kForward;
@@ -33,6 +39,10 @@ struct ProductShape {
   int64_t rows = 0, in = 0, out = 0;
   bool bias = false;        // kForward only
   bool accumulate = false;  // kInputGradient only
+  WeightLayout layout = WeightLayout::kOutIn;
+  int64_t out_stride = 0;  // elements from one row of y or dy to the next; 0: out
+  ProductGelu gelu = ProductGelu::kNone;  // kForward only, and see may_fuse_gelu()
+  bool overwrite = false;                 // kWeightGradient only: = instead of +=
 
   auto operator<=>(const ProductShape&) const = default;
 };
@@ -42,7 +52,11 @@ struct ProductTensors {
   const void* right = nullptr;  // w, or x for kWeightGradient
   const void* bias = nullptr;
   void* result = nullptr;
+  void* argument = nullptr;  // of GELU, [rows, out] like the result
 };
+
+// Whether the library may know the product with GELU; half types only.
+bool may_fuse_gelu(const ProductShape& shape);
 
 class Products {
  public:
@@ -52,20 +66,29 @@ class Products {
   Products(const Products&) = delete;
 
   void run(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace, cudaStream_t stream);
+  // A forward product and GELU behind it. The result is GELU's; where the argument is not kept, both steps write it. Does
+  // them in one where that was measured to be faster, else apart: then `activation` launches the second one.
+  void run_with_gelu(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
+                     cudaStream_t stream, const std::function<void()>& activation);
   // Writes new choices to disk.
   void save() const;
 
  private:
   struct Choice {
-    cublasLtMatmulAlgo_t algorithm;
+    cublasLtMatmulAlgo_t algorithm = {};
     float milliseconds = 0;  // 0: from the cache
+    bool declined = false;   // a product with GELU that is not there or slower than two steps
   };
   class Descriptors;
 
   const Choice& choice(const ProductShape& shape, const Descriptors& descriptors, const ProductTensors& tensors,
                        std::span<std::byte> workspace, cudaStream_t stream);
-  Choice measure(const ProductShape& shape, const Descriptors& descriptors, const ProductTensors& tensors,
-                 std::span<std::byte> workspace, cudaStream_t stream) const;
+  const Choice& gelu_choice(const ProductShape& fused, const ProductTensors& tensors, std::span<std::byte> workspace,
+                            cudaStream_t stream, const std::function<void()>& in_two_steps);
+  // The fastest of the library's candidates, if it has any.
+  std::optional<Choice> measure(const Descriptors& descriptors, const ProductTensors& tensors,
+                                std::span<std::byte> workspace, cudaStream_t stream) const;
+  bool tf32_for(const ProductShape& shape) const { return tf32_ && shape.dtype == DType::kF32; }
   void load();
 
   cublasLtHandle_t handle_ = nullptr;

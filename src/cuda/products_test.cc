@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <filesystem>
+#include <functional>
 #include <random>
 
 #include "cuda/cuda_test_util.h"
@@ -13,59 +16,98 @@
 namespace snug::cuda {
 namespace {
 
+// Rows may lie further apart than they are long; what is between them belongs to nobody.
 struct Matrix {
   Doubles values;  // as the device sees them: rounded to the type
-  int64_t cols = 0;
-  double at(int64_t r, int64_t c) const { return values[size_t(r * cols + c)]; }
+  int64_t cols = 0, stride = 0;
+  double at(int64_t r, int64_t c) const { return values[size_t(r * stride + c)]; }
 };
 
 double eps_of(DType dtype) { return dtype == DType::kBF16 ? 0x1p-7 : dtype == DType::kF16 ? 0x1p-10 : 0x1p-23; }
 
+double gelu_tanh(double x) { return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x))); }
+
 void check(Products& products, const Gpu& gpu, const ProductShape& shape) {
   SCOPED_TRACE(testing::Message() << "kind " << int(shape.kind) << ", " << dtype_name(shape.dtype) << ", " << shape.rows << " x "
-                                  << shape.in << " x " << shape.out);
+                                  << shape.in << " x " << shape.out << ", layout " << int(shape.layout) << ", stride "
+                                  << shape.out_stride << ", gelu " << int(shape.gelu));
   std::mt19937 random(7);
   std::normal_distribution<double> normal;
-  const auto make = [&](int64_t rows, int64_t cols, DType dtype) {
-    Doubles values(size_t(rows * cols));
+  const auto make = [&](int64_t rows, int64_t cols, DType dtype, int64_t stride = 0) {
+    if (stride == 0) stride = cols;
+    Doubles values(size_t(rows * stride));
     for (double& v : values) v = normal(random);
-    return Matrix{decoded(encoded(values, dtype), dtype), cols};
+    return Matrix{decoded(encoded(values, dtype), dtype), cols, stride};
   };
   const bool forward = shape.kind == ProductKind::kForward, weights = shape.kind == ProductKind::kWeightGradient;
-  const Matrix left = make(shape.rows, forward ? shape.in : shape.out, shape.dtype);
-  const Matrix right = weights ? make(shape.rows, shape.in, shape.dtype) : make(shape.out, shape.in, shape.dtype);
+  const bool in_out = shape.layout == WeightLayout::kInOut;
+  const int64_t w_rows = in_out ? shape.in : shape.out, w_cols = in_out ? shape.out : shape.in;
+  const auto make_y = [&] { return make(shape.rows, shape.out, shape.dtype, shape.out_stride); };
+  const auto make_x = [&] { return make(shape.rows, shape.in, shape.dtype); };
+  const Matrix left = forward ? make_x() : make_y();
+  const Matrix right = weights ? make_x() : make(w_rows, w_cols, shape.dtype);
   const Matrix bias = make(1, shape.out, shape.dtype);
   const DType result_type = weights ? DType::kF32 : shape.dtype;
-  const int64_t rows = weights ? shape.out : shape.rows, cols = forward ? shape.out : shape.in;
+  const Matrix before = forward ? make_y() : weights ? make(w_rows, w_cols, result_type) : make_x();
+  const int64_t rows = weights ? w_rows : shape.rows, cols = before.cols;
   const int64_t depth = forward ? shape.in : weights ? shape.rows : shape.out;
-  const Matrix before = make(rows, cols, result_type);
 
   const DeviceBytes l(encoded(left.values, shape.dtype)), r(encoded(right.values, shape.dtype)), b(encoded(bias.values, shape.dtype));
   const DeviceBytes warm(encoded(before.values, result_type)), y(encoded(before.values, result_type));
-  const DeviceBytes workspace(kProductWorkspaceBytes);
+  const DeviceBytes argument(before.values.size() * dtype_bytes(result_type)), workspace(kProductWorkspaceBytes);
   const std::span<std::byte> scratch(workspace.data<std::byte>(), kProductWorkspaceBytes);
   ProductTensors tensors{l.data(), r.data(), shape.bias ? b.data() : nullptr, warm.data()};
+  if (shape.gelu == ProductGelu::kKeeps) tensors.argument = argument.data();
   products.run(shape, tensors, scratch, gpu.stream());  // times candidates, which adds up
   tensors.result = y.data();
   products.run(shape, tensors, scratch, gpu.stream());
   SNUG_CUDA(cudaStreamSynchronize(gpu.stream()));
-  const Doubles got = decoded(y.download(), result_type);
+  EXPECT_TRUE(y.guards_intact() && argument.guards_intact());
+  const Doubles got = decoded(y.download(), result_type), got_argument = decoded(argument.download(), result_type);
 
+  // The weight at (o, i), whatever its layout.
+  const auto w_at = [&](int64_t o, int64_t i) { return in_out ? right.at(i, o) : right.at(o, i); };
   // fp32 sums of `depth` products of size about one, then one rounding of the result.
   const double sum_error = 8 * 0x1p-23 * double(depth) + 1e-6;
   for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < cols; ++j) {
+    for (int64_t j = 0; j < before.stride; ++j) {
+      const double result = got[size_t(i * before.stride + j)];
+      if (j >= cols) {
+        ASSERT_EQ(result, before.at(i, j)) << "between rows: " << i << ", " << j;
+        continue;
+      }
       double want = weights || shape.accumulate ? before.at(i, j) : 0;
       if (shape.bias) want += bias.at(0, j);
       for (int64_t k = 0; k < depth; ++k) {
-        if (forward) want += left.at(i, k) * right.at(j, k);
-        else if (weights) want += left.at(k, i) * right.at(k, j);
-        else want += left.at(i, k) * right.at(k, j);
+        if (forward) want += left.at(i, k) * w_at(j, k);
+        else if (weights) want += in_out ? left.at(k, j) * right.at(k, i) : left.at(k, i) * right.at(k, j);
+        else want += left.at(i, k) * w_at(k, j);
       }
-      // Where it adds to what is there, the library rounds the product to the result's type first.
-      const double roundings = std::abs(want) + (shape.accumulate ? std::abs(want - before.at(i, j)) : 0);
-      ASSERT_NEAR(got[size_t(i * cols + j)], want, sum_error + 0.51 * eps_of(result_type) * roundings) << i << ", " << j;
+      // Where it adds to what is there, or a bias, the library may round the product to the result's type first.
+      double roundings = std::abs(want);
+      if (shape.accumulate) roundings += std::abs(want - before.at(i, j));
+      if (shape.bias) roundings += std::abs(want - bias.at(0, j));
+      const double tolerance = sum_error + 0.51 * eps_of(result_type) * roundings;
+      if (shape.gelu == ProductGelu::kKeeps) {
+        ASSERT_NEAR(got_argument[size_t(i * cols + j)], want, tolerance) << i << ", " << j;
+      }
+      // The library's tanh may be the hardware's, which is good to 2^-11; GELU halves that.
+      if (shape.gelu != ProductGelu::kNone) {
+        ASSERT_NEAR(result, gelu_tanh(want), tolerance + 5e-4 * std::abs(want)) << i << ", " << j;
+      } else {
+        ASSERT_NEAR(result, want, tolerance) << i << ", " << j;
+      }
     }
+  }
+}
+
+constexpr std::array<int64_t, 3> kSizes[] = {{128, 64, 192}, {37, 48, 3}, {1, 17, 5}, {130, 7, 2}, {256, 96, 41}};
+constexpr WeightLayout kLayouts[] = {WeightLayout::kOutIn, WeightLayout::kInOut};
+
+// Calls f for each type that the card has.
+void on_types(const Gpu& gpu, const std::function<void(DType)>& f) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    if (dtype != DType::kBF16 || gpu.has_bf16()) f(dtype);
   }
 }
 
@@ -73,15 +115,83 @@ TEST(CudaProducts, MatchFp64) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
   Products products(gpu, {}, false);
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    if (dtype == DType::kBF16 && !gpu.has_bf16()) continue;
-    for (const auto& [rows, in, out] : {std::array<int64_t, 3>{128, 64, 192}, {37, 48, 3}, {1, 17, 5}, {130, 7, 2}, {256, 96, 41}}) {
-      check(products, gpu, {ProductKind::kForward, dtype, rows, in, out, true, false});
-      check(products, gpu, {ProductKind::kForward, dtype, rows, in, out, false, false});
-      check(products, gpu, {ProductKind::kInputGradient, dtype, rows, in, out, false, false});
-      check(products, gpu, {ProductKind::kInputGradient, dtype, rows, in, out, false, true});
-      check(products, gpu, {ProductKind::kWeightGradient, dtype, rows, in, out, false, false});
+  on_types(gpu, [&](DType dtype) {
+    for (const auto& [rows, in, out] : kSizes) {
+      for (const WeightLayout layout : kLayouts) {
+        check(products, gpu, {ProductKind::kForward, dtype, rows, in, out, true, false, layout});
+        check(products, gpu, {ProductKind::kForward, dtype, rows, in, out, false, false, layout});
+        check(products, gpu, {ProductKind::kInputGradient, dtype, rows, in, out, false, false, layout});
+        check(products, gpu, {ProductKind::kInputGradient, dtype, rows, in, out, false, true, layout});
+        check(products, gpu, {ProductKind::kWeightGradient, dtype, rows, in, out, false, false, layout});
+      }
     }
+  });
+}
+
+// As a language model's logits lie: an odd vocabulary in rows of whole chunks.
+TEST(CudaProducts, MatchFp64WithRowsApart) {
+  SNUG_NEEDS_GPU();
+  const Gpu gpu("cuda");
+  Products products(gpu, {}, false);
+  on_types(gpu, [&](DType dtype) {
+    for (const auto& [rows, in, out] : {std::array<int64_t, 3>{33, 64, 97}, {128, 100, 1000}, {5, 7, 130}}) {
+      const int64_t stride = (out + 63) / 64 * 64;
+      for (const ProductKind kind : {ProductKind::kForward, ProductKind::kInputGradient, ProductKind::kWeightGradient}) {
+        for (const WeightLayout layout : kLayouts) {
+          check(products, gpu, {kind, dtype, rows, in, out, kind == ProductKind::kForward, false, layout, stride});
+        }
+      }
+    }
+  });
+}
+
+TEST(CudaProducts, MatchFp64WithGelu) {
+  SNUG_NEEDS_GPU();
+  const Gpu gpu("cuda");
+  Products products(gpu, {}, false);
+  on_types(gpu, [&](DType dtype) {
+    for (const auto& [rows, in, out] : {std::array<int64_t, 3>{128, 64, 192}, {200, 96, 512}}) {
+      for (const WeightLayout layout : kLayouts) {
+        for (const ProductGelu gelu : {ProductGelu::kForgets, ProductGelu::kKeeps}) {
+          const ProductShape shape{ProductKind::kForward, dtype, rows, in, out, true, false, layout, 0, gelu};
+          if (may_fuse_gelu(shape)) check(products, gpu, shape);
+        }
+      }
+    }
+  });
+}
+
+// Whatever was chosen, the second step is left out exactly where the first did it.
+TEST(CudaProducts, GeluIsAppliedOnce) {
+  SNUG_NEEDS_GPU();
+  const Gpu gpu("cuda");
+  const std::filesystem::path cache = testing::TempDir() + "snug-products-test";
+  std::filesystem::remove_all(cache);
+  const ProductShape shape{.dtype = DType::kF16, .rows = 64, .in = 64, .out = 64};
+  const DeviceBytes x(encoded(Doubles(64 * 64, 0.25), DType::kF16)), y(size_t{64 * 64 * 2}), pre(size_t{64 * 64 * 2});
+  const DeviceBytes workspace(kProductWorkspaceBytes);
+  const std::span<std::byte> scratch(workspace.data<std::byte>(), kProductWorkspaceBytes);
+  const std::vector<std::byte> activated = encoded(Doubles(64 * 64, gelu_tanh(4.0)), DType::kF16);
+  bool second_step = false, apart = false;
+  for (int run = 0; run < 2; ++run) {
+    Products products(gpu, cache, false);
+    second_step = false;
+    const auto activation = [&] {
+      second_step = true;
+      SNUG_CUDA(cudaMemcpyAsync(y.data(), activated.data(), activated.size(), cudaMemcpyHostToDevice, gpu.stream()));
+    };
+    const ProductTensors tensors{.left = x.data(), .right = x.data(), .result = y.data(), .argument = pre.data()};
+    products.run_with_gelu(shape, tensors, scratch, gpu.stream(), activation);
+    if (run == 1) {
+      EXPECT_EQ(second_step, apart);  // remembered, not measured again
+    }
+    second_step = false;
+    products.run_with_gelu(shape, tensors, scratch, gpu.stream(), activation);
+    apart = second_step;
+    SNUG_CUDA(cudaStreamSynchronize(gpu.stream()));
+    EXPECT_NEAR(decoded(y.download(), DType::kF16)[5], gelu_tanh(4.0), 4e-3);
+    EXPECT_NEAR(decoded(pre.download(), DType::kF16)[5], 4.0, 1e-6);
+    products.save();
   }
 }
 

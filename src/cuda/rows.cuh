@@ -159,6 +159,22 @@ __device__ inline void store_eight(T* row, int column, int cols, const Eight& ei
   store<kWhole>(row, column, cols, pack<T>(eight));
 }
 
+// For kernels with one thread per eight columns of one row, in blocks of kPlaceBlock: where a thread is in [rows, cols].
+inline constexpr int kPlaceBlock = 128;
+struct Place {
+  int64_t row;
+  int column;
+};
+__device__ inline Place place(int cols) {
+  const uint32_t thread = blockIdx.x * kPlaceBlock + threadIdx.x, vectors = uint32_t(cols + kEight - 1) / kEight;
+  return {thread / vectors, int(thread % vectors) * kEight};
+}
+inline unsigned place_blocks(const Tensor& tensor) {
+  const int64_t threads = tensor.rows * ceil_div(tensor.cols, kEight);
+  SNUG_CHECK(threads < int64_t{1} << 31);  // place() divides 32 bits, which is much faster
+  return unsigned(ceil_div(threads, kPlaceBlock));
+}
+
 __device__ inline Eight& operator+=(Eight& a, const Eight& b) {
 #pragma unroll
   for (int i = 0; i < kEight; ++i) a.at[i] += b.at[i];

@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kBlock) update_kernel(const UpdateArguments a)
       four_at(at.w, i) = w, four_at(at.m, i) = m, four_at(at.v, i) = v;
       if (at.copy) store_copy(at.copy, i, w);
     }
-    four_at(at.g, i) = float4{};
+    if (!chunk.keeps_gradient) four_at(at.g, i) = float4{};
   }
   const int rest = chunk.count % kFour;  // behind the last whole vector
   if (int(threadIdx.x) >= rest) return;
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kBlock) update_kernel(const UpdateArguments a)
     at.w[i] = e.w, at.m[i] = e.m, at.v[i] = e.v;
     if (at.copy) at.copy[i] = from_float<C>(e.w);
   }
-  at.g[i] = 0.0f;
+  if (!chunk.keeps_gradient) at.g[i] = 0.0f;
 }
 
 template <class C>
