@@ -82,7 +82,8 @@ BpeTokenizer::BpeTokenizer(BpeSpec spec, std::string_view origin)
       token_lengths_[id] = static_cast<uint32_t>(count_code_points(vocabulary().token(id)));
     }
   }
-  normalized_matcher_ = make_matcher(true, [](const std::string& content) { return content; });
+  normalized_matcher_ =
+      make_matcher(Searched::kNormalized, [](const std::string& content) { return content; });
   const std::span<const Merge> all = merges_.merges();
   fingerprint_ = compute_fingerprint(
       {"BPE", XXH3_64bits(all.data(), all.size_bytes()), model_.add_prefix_space, model_.use_regex,

@@ -6,7 +6,6 @@
 #include <functional>
 #include <iterator>
 #include <limits>
-#include <unordered_map>
 #include <utility>
 
 #include "core/error.h"
@@ -43,12 +42,12 @@ MergeTable::MergeTable(std::vector<Merge> merges) : merges_(std::move(merges)) {
 
 // Whether every merge comes after all that make one of its two symbols.
 bool MergeTable::find_in_order() const {
-  std::unordered_map<int32_t, uint32_t> last_made;
-  for (uint32_t rank = 0; rank < merges_.size(); ++rank) last_made[merges_[rank].merged] = rank;
-  const auto comes_first = [&](int32_t symbol, uint32_t rank) {
-    const auto it = last_made.find(symbol);
-    return it == last_made.end() || it->second < rank;
-  };
+  int32_t highest = 0;
+  for (const Merge& merge : merges_)
+    highest = std::max({highest, merge.left, merge.right, merge.merged});
+  std::vector<uint32_t> made_by(size_t(highest) + 1, 0);  // one more than the last rank, 0: none
+  for (uint32_t rank = 0; rank < merges_.size(); ++rank) made_by[merges_[rank].merged] = rank + 1;
+  const auto comes_first = [&](int32_t symbol, uint32_t rank) { return made_by[symbol] <= rank; };
   for (uint32_t rank = 0; rank < merges_.size(); ++rank) {
     if (!comes_first(merges_[rank].left, rank) || !comes_first(merges_[rank].right, rank))
       return false;

@@ -58,7 +58,7 @@ SubwordTokenizer::SubwordTokenizer(TokenizerSpec spec, std::string_view origin)
   std::vector<std::string>().swap(spec_.tokens);
   vocab_size_ = check_added_tokens(spec_.added, vocabulary_, origin);
   check_templates(spec_.templates, vocab_size_, origin);
-  raw_matcher_ = make_matcher(false, [](const std::string& content) { return content; });
+  raw_matcher_ = make_matcher(Searched::kRaw, [](const std::string& content) { return content; });
 
   const auto id_of = [&](const std::optional<std::string>& name) {
     return name ? find(*name) : -1;

@@ -85,9 +85,10 @@ class SubwordTokenizer : public Tokenizer {
   virtual void adjust_spans(const TokenBuffer& /*tokens*/, const TokenRange& /*taken*/,
                             std::span<Span> /*spans*/) const {}
 
-  // Added tokens of the given kind; `spell` says how one looks in the text searched.
+  // The added tokens that are searched there; `spell` says how one looks in that text.
+  enum class Searched { kRaw, kNormalized };
   template <class Spell>
-  AddedTokenMatcher make_matcher(bool normalized, Spell spell) const;
+  AddedTokenMatcher make_matcher(Searched searched, Spell spell) const;
   // Adds the matches to `out` and calls piece(text) for what is between them.
   template <class Piece>
   static void split_at_added(const AddedTokenMatcher& matcher, std::string_view text,
@@ -118,11 +119,11 @@ class SubwordTokenizer : public Tokenizer {
 };
 
 template <class Spell>
-AddedTokenMatcher SubwordTokenizer::make_matcher(bool normalized, Spell spell) const {
+AddedTokenMatcher SubwordTokenizer::make_matcher(Searched searched, Spell spell) const {
   std::vector<AddedToken> tokens;
   std::vector<std::string> contents;
   for (const AddedToken& token : spec_.added) {
-    if (token.normalized != normalized) continue;
+    if (token.normalized != (searched == Searched::kNormalized)) continue;
     tokens.push_back(token);
     contents.push_back(spell(token.content));
   }
@@ -143,8 +144,9 @@ void SubwordTokenizer::split_at_added(const AddedTokenMatcher& matcher, std::str
     if (out.with_offsets) {
       const std::string_view matched = text.substr(match->begin, match->end - match->begin);
       const size_t overlap = done - std::min(match->begin, done);  // with the spaces last taken
-      span.begin = code_point - count_code_points(matched.substr(0, overlap));
-      span.end = span.begin + count_code_points(matched);
+      span.begin =
+          code_point - static_cast<uint32_t>(count_code_points(matched.substr(0, overlap)));
+      span.end = span.begin + static_cast<uint32_t>(count_code_points(matched));
       code_point = span.end;
       if (match->stripped) out.stripped.push_back({out.ids.size(), std::string(matched)});
     }

@@ -151,7 +151,7 @@ std::optional<uint16_t> uniform_flags(char32_t start) {
   if (within(0xAC00, 0xD780)) return kCharDecomposes | kCharLetter;  // Hangul syllables
   if (within(0x3400, 0x4D80) || within(0x4E00, 0x9F80) || within(0x20000, 0x2A680))
     return kCharCjk | kCharLetter;
-  if (within(0x32000, 0xE0000) || within(0xE1000, 0xF0000)) return uint16_t{0};
+  if (within(0x32400, 0xE0000) || within(0xE1000, 0xF0000)) return uint16_t{0};
   if (start >= 0xF0000) return kCharDropped;  // private use
   return std::nullopt;
 }
@@ -213,7 +213,7 @@ size_t complete_utf8_length(std::string_view text) {
     const size_t lead = text.size() - back;
     const uint8_t byte = static_cast<uint8_t>(text[lead]);
     if (U8_IS_TRAIL(byte)) continue;
-    if (size_t{U8_COUNT_TRAIL_BYTES(byte)} < back) break;
+    if (static_cast<size_t>(U8_COUNT_TRAIL_BYTES(byte)) < back) break;
     // Ill-formed because it ends too soon, or sooner than that.
     size_t pos = lead;
     next_code_point(text, pos);

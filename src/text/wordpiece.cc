@@ -45,8 +45,9 @@ WordPieceTokenizer::WordPieceTokenizer(WordPieceSpec spec, std::string_view orig
     fail(ErrorKind::kInput, "{}: the unknown token \"{}\" is not in the vocabulary", origin,
          model_.unk_token);
   }
-  normalized_matcher_ = make_matcher(
-      true, [this](const std::string& content) { return normalizer_.normalize(content); });
+  normalized_matcher_ = make_matcher(Searched::kNormalized, [this](const std::string& content) {
+    return normalizer_.normalize(content);
+  });
   const Json decoder = this->spec().decoder.is_null() ? Json::object() : this->spec().decoder;
   decoder_prefix_ = decoder.value("prefix", model_.continuing_prefix);
   tidies_ = decoder.value("cleanup", true);
