@@ -104,7 +104,9 @@ TEST_F(DocumentsTest, EveryTokenIsSeenOncePerEpochAndPredictsItsNext) {
           EXPECT_EQ(micro.positions[size_t(t)], t - micro.starts[s]);
           EXPECT_EQ(micro.row_of[size_t(t)], int32_t(s));
           const bool last = t + 1 == micro.starts[s + 1];
-          if (micro.ids[size_t(t)] == 2) EXPECT_TRUE(last) << "a document ends its sequence";
+          if (micro.ids[size_t(t)] == 2) {
+            EXPECT_TRUE(last) << "a document ends its sequence";
+          }
           if (last) continue;
           ASSERT_LT(target, micro.target_rows.size());
           EXPECT_EQ(micro.target_rows[target], t);

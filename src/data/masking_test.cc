@@ -65,7 +65,9 @@ TEST(Masking, ChoosesTheShareAndReplacesAsStated) {
     std::set<int32_t> places(out.places.begin(), out.places.end());
     ASSERT_EQ(places.size(), 15u);
     for (size_t i = 0; i < ids.size(); ++i) {
-      if (!places.count(int32_t(i))) ASSERT_EQ(out.ids[i], ids[i]);
+      if (!places.count(int32_t(i))) {
+        ASSERT_EQ(out.ids[i], ids[i]);
+      }
     }
     for (size_t i = 0; i < out.places.size(); ++i) {
       const auto at = size_t(out.places[i]);

@@ -115,7 +115,9 @@ TEST(VocabularyLoss, MatchesReferenceInAnyChunks) {
         EXPECT_NEAR(loss - 3.0, expected.loss, tolerance * double(targets));
         EXPECT_TRUE(close("dx", h.gained(node.inputs[0]), expected.dx, tolerance, 6));
         EXPECT_TRUE(close("dw", h.gained(node.inputs[1]), expected.dw, tolerance, 6));
-        if (with_bias) EXPECT_TRUE(close("db", h.gained(node.inputs[2]), expected.db, tolerance, 6));
+        if (with_bias) {
+          EXPECT_TRUE(close("db", h.gained(node.inputs[2]), expected.db, tolerance, 6));
+        }
 
         loss = 0;
         h.forward({vocabulary_loss({.chunk = chunk}), node.inputs, node.outputs});
@@ -303,7 +305,9 @@ class SampleTest : public testing::Test {
     for (size_t i = 0; i < drawn.size(); ++i) {
       const double p = probabilities[i], deviation = std::sqrt(p * (1 - p) / kTexts);
       EXPECT_NEAR(drawn[i], p, 5 * deviation) << "token " << i;
-      if (drawn[i] > 0) EXPECT_NEAR(log_probability_[i], std::log(p), 1e-5) << "token " << i;
+      if (drawn[i] > 0) {
+        EXPECT_NEAR(log_probability_[i], std::log(p), 1e-5) << "token " << i;
+      }
     }
   }
 
