@@ -340,11 +340,12 @@ class Builder {
 
   void finish() {
     if (documents_ && documents_->joined) write_joined({}, /*last=*/true);
-    if (header_.rows == 0) fail(ErrorKind::kInput, "{}: no rows of data", source_.string());
+    if (rows_read_ == 0) fail(ErrorKind::kInput, "{}: no rows of data", source_.string());
     if (!any_text_) {
       fail(ErrorKind::kInput, "{}: the text is empty in every row (column \"{}\")",
            source_.string(), reader_->columns().text);
     }
+    if (header_.rows == 0) fail(ErrorKind::kInput, "{}: its text gives no tokens", source_.string());
     const LabelCollector::Result labels = labels_.finish();
     const InputFile now(source_);
     if (now.size() != file_.size() || now.mtime_ns() != file_.mtime_ns()) {

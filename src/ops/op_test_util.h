@@ -7,6 +7,7 @@
 #include <hwy/highway.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -75,7 +76,9 @@ class GuardedTensor {
       std::memcpy(data_ - kGuard + i, &kPattern, 4);
       std::memcpy(data_ + bytes_ + i, &kPattern, 4);
     }
-    for (size_t i = 0; i < bytes_; i += 4) std::memcpy(data_ + i, &kPattern, 4);
+    for (size_t i = 0; i < bytes_; i += 4) {
+      std::memcpy(data_ + i, &kPattern, std::min<size_t>(4, bytes_ - i));
+    }
     poison(true);
   }
   ~GuardedTensor() { poison(false); }
