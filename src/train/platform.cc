@@ -64,6 +64,7 @@ class CpuPlatform : public Platform {
   }
 
   std::unique_ptr<Engine> make_engine(const Model& model, const Plan& plan, uint64_t seed) override {
+    trim_allocator();  // of the graphs that the planner has looked at
     return std::make_unique<CpuEngine>(model, plan, seed);
   }
 

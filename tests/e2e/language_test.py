@@ -81,20 +81,21 @@ class Promises(Language):
         self.assertEqual(read_losses(self.path("whole")), read_losses(self.path("parts")))
 
     def test_it_learns(self):
-        """The second word follows from the first, so perplexity must fall far below that of the words alone."""
+        """Counting from a random number on: but for the first word of a line, everything follows from what stands before."""
+        words = "one two three four five six seven eight nine ten eleven twelve".split()
         with open(self.path("rules.txt"), "w") as f:
             for _ in range(1500):
-                n = self.rng.randrange(10)
-                f.write(f"number {n} comes before number {n + 1} and after number {n - 1} .\n")
+                start = self.rng.randrange(6)
+                f.write(" ".join(words[start:start + 6]) + "\n")
         model = self.init("rules", train=self.path("rules.txt"), model_type="gpt2", vocab=300, hidden=64)
         report = self.train("learned", model, self.path("rules.txt"), "--block-size", 32, "--lr-scheduler-type", "constant", steps=150, batch=16)
-        self.assertLess(report["eval_perplexity"], 2.2)
-        text = run("generate", "--model", self.path("learned"), "--prompt", "number 4 comes before number", "--greedy", "--max-new-tokens", 1,
+        self.assertLess(report["eval_perplexity"], 2.0)
+        text = run("generate", "--model", self.path("learned"), "--prompt", "three four five", "--greedy", "--max-new-tokens", 1,
                    "--json").json()["texts"][0]["text"]
-        self.assertEqual(text, " 5")
+        self.assertEqual(text, " six")
         measured = run("eval", "--model", self.path("learned"), "--data", self.path("rules.txt"), "--max-length", 32, "--json",
                        env=dict(XDG_CACHE_HOME=self.path("cache"))).json()
-        self.assertLess(measured["perplexity"], 2.2)
+        self.assertLess(measured["perplexity"], 2.0)
 
 
 class Generation(Language):
