@@ -84,10 +84,14 @@ const char* environment(const char* name, const char* otherwise) {
 }
 
 void fill_weights(Engine& engine, const Model& model) {
+  std::vector<float> buffer(kPieceBytes / sizeof(float));
   for (size_t i = 0; i < model.parameters().size(); ++i) {
-    std::vector<float> values(size_t(model.parameters()[i].size()));
-    initialize(model.parameters()[i], 0, values, {});
-    engine.parameter(Region::kWeights, i).write(0, std::as_bytes(std::span(values)));
+    const Parameter& parameter = model.parameters()[i];
+    const Block block = engine.parameter(Region::kWeights, i);
+    in_pieces(size_t(parameter.size()), std::span(buffer), [&](size_t first, std::span<float> piece) {
+      initialize(parameter, first, piece, {});
+      block.write(first * sizeof(float), std::as_bytes(piece));
+    });
   }
   engine.weights_changed();
 }
