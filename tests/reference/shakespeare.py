@@ -38,7 +38,7 @@ def reference(model_folder, text):
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(1))
     start = time.time()
     for step in range(STEPS):
-        rows = [order[(step * BATCH + i) % len(train)] for i in range(BATCH)]
+        rows = [int(order[(step * BATCH + i) % len(train)]) for i in range(BATCH)]
         batch = train[rows]
         loss = model(input_ids=batch, labels=batch).loss
         loss.backward()
