@@ -46,7 +46,7 @@ Case case_of(const std::string& name) {
   const size_t colon = name.find(':');
   const std::string model = colon == std::string::npos ? "base" : name.substr(0, colon);
   const bool gpt2 = model.starts_with("gpt2"), large = model == "large" || model == "gpt2-medium";
-  ModelConfig config;
+  ModelConfig config = default_config(gpt2 ? Family::kGpt2 : Family::kBert);
   config.vocab_size = gpt2 ? 50257 : 30522;
   config.hidden_size = large ? 1024 : 768;
   config.num_hidden_layers = large ? 24 : 12;
@@ -54,13 +54,6 @@ Case case_of(const std::string& name) {
   config.intermediate_size = 4 * config.hidden_size;
   config.max_position_embeddings = gpt2 ? 1024 : 512;
   config.labels = {"0", "1"};
-  if (gpt2) {
-    config.family = Family::kGpt2;
-    config.type_vocab_size = 0;
-    config.pad_token_id = -1;
-    config.hidden_act = HiddenAct::kGeluTanh;
-    config.layer_norm_eps = 1e-5;
-  }
   return {config, gpt2 ? Head::kCausalLm : Head::kClassifier, lengths_of(colon == std::string::npos ? name : name.substr(colon + 1))};
 }
 

@@ -28,8 +28,8 @@ struct Variant {
   bool converts = false;
 };
 
-ModelConfig small_config() {
-  ModelConfig config;
+ModelConfig small_config(Family family = Family::kBert) {
+  ModelConfig config = default_config(family);
   config.vocab_size = 500;
   config.hidden_size = 128;
   config.num_hidden_layers = 3;
@@ -39,16 +39,6 @@ ModelConfig small_config() {
   config.hidden_dropout = config.attention_dropout = 0.1;
   config.initializer_range = 0.1;
   config.labels = {"a", "b", "c"};
-  return config;
-}
-
-ModelConfig small_gpt2() {
-  ModelConfig config = small_config();
-  config.family = Family::kGpt2;
-  config.type_vocab_size = 0;
-  config.pad_token_id = -1;
-  config.hidden_act = HiddenAct::kGeluTanh;
-  config.layer_norm_eps = 1e-5;
   return config;
 }
 
@@ -249,7 +239,7 @@ TEST_F(CudaEngineTest, ANumberThatIsNotFiniteChangesNoWeight) {
 // Causal language modelling: the head in chunks, targets, weights stored [in, out], tanh GELU.
 class CudaLanguageEngineTest : public CudaEngineTest {
  protected:
-  CudaLanguageEngineTest() { model_ = make_model(small_gpt2(), Head::kCausalLm); }
+  CudaLanguageEngineTest() { model_ = make_model(small_config(Family::kGpt2), Head::kCausalLm); }
 };
 
 TEST_F(CudaLanguageEngineTest, TenLossesAgreeWithTheCpu) {

@@ -79,19 +79,6 @@ const FamilyNames& names_of(Family family) {
   return *std::ranges::find(kFamilies, family, &FamilyNames::family);
 }
 
-ModelConfig defaults(Family family) {
-  ModelConfig config;
-  config.family = family;
-  if (family == Family::kRoberta) config.pad_token_id = 1;
-  if (family == Family::kGpt2) {
-    config.type_vocab_size = 0;
-    config.pad_token_id = -1;
-    config.hidden_act = HiddenAct::kGeluTanh;
-    config.layer_norm_eps = 1e-5;
-  }
-  return config;
-}
-
 // One value as it may stand in a message.
 std::string shown(const Json& value) {
   constexpr size_t kMaxShown = 80;
@@ -111,7 +98,7 @@ class ConfigReader {
     names_ = &names_of(read_family());
     const Family family = names_->family;
     std::vector<std::string> architectures = std::move(config_.architectures);
-    config_ = defaults(family);
+    config_ = default_config(family);
     config_.architectures = std::move(architectures);
     check_unsupported();
     for (const IntegerField& field : names_->integers) read_integer(field);
@@ -401,6 +388,19 @@ void write_activation(const ModelConfig& config, Json& document) {
 }
 
 }  // namespace
+
+ModelConfig default_config(Family family) {
+  ModelConfig config;
+  config.family = family;
+  if (family == Family::kRoberta) config.pad_token_id = 1;
+  if (family == Family::kGpt2) {
+    config.type_vocab_size = 0;
+    config.pad_token_id = -1;
+    config.hidden_act = HiddenAct::kGeluTanh;
+    config.layer_norm_eps = 1e-5;
+  }
+  return config;
+}
 
 std::string_view model_type(Family family) { return names_of(family).model_type; }
 

@@ -49,6 +49,8 @@ struct ModelConfig {
   }
 };
 
+// What transformers assumes where a file is silent; sizes are zero.
+ModelConfig default_config(Family family);
 std::string_view model_type(Family family);  // "bert", "roberta", "gpt2"
 std::optional<Family> find_family(std::string_view model_type);
 // As transformers names the class: "BertForSequenceClassification", "GPT2LMHeadModel".

@@ -96,15 +96,13 @@ TEST(GpuProfile, CountsWholeTextsInAMicroBatch) {
 
 // A large vocabulary on a small model: logits are what the memory goes to.
 TEST(LanguageModels, LogitsShrinkWithTheBudget) {
-  ModelConfig config;
-  config.family = Family::kGpt2;
+  ModelConfig config = default_config(Family::kGpt2);
   config.vocab_size = 20000;
   config.hidden_size = 64;
   config.num_hidden_layers = 3;
   config.num_attention_heads = 2;
   config.intermediate_size = 256;
   config.max_position_embeddings = 256;
-  config.type_vocab_size = 0;
   const auto model = make_model(config, Head::kCausalLm);
   PlanRequest request;
   request.model = model.get();
