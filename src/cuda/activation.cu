@@ -7,12 +7,6 @@
 namespace snug::cuda {
 namespace {
 
-// Approximate to a unit or two in the last place, flushing subnormals: one instruction each.
-__device__ inline float fast_exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 __device__ inline float fast_reciprocal(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -27,7 +21,7 @@ struct NormalTail {
   float bell, tail;
 };
 __device__ inline NormalTail normal_tail(float x) {
-  const float bell = fast_exp2(x * x * (-0.5f * kLog2E));
+  const float bell = exp2_of(x * x * (-0.5f * kLog2E));
   const float t = fast_reciprocal(fmaf(fabsf(x), 0.3f, 1.0f));
   float r = 0.0360364008f;
   r = fmaf(r, t, -0.158714059f);
@@ -47,7 +41,7 @@ struct Sigmoid {
 };
 __device__ inline Sigmoid gelu_tanh_gate(float x) {
   const float twice_z = kGeluTanhScale * x * fmaf(x * x, kGeluTanhCube, 1.0f);
-  const float e = fast_exp2(-kLog2E * fmaxf(twice_z, -80.0f));  // stays finite
+  const float e = exp2_of(-kLog2E * fmaxf(twice_z, -80.0f));  // stays finite
   const float value = fast_reciprocal(1.0f + e);
   return {value, value * e};
 }

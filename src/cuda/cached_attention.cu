@@ -19,12 +19,6 @@ constexpr int kPair = 2;  // keys between two looks at the maximum
 constexpr float kLog2E = 1.44269504f;
 constexpr float kLowest = -1e30f;  // below every score; finite, so that two may be subtracted
 
-__device__ inline float fast_exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 template <class T>
 struct Arguments {
   const T* qkv;  // [rows, 3 * hidden]
@@ -49,7 +43,7 @@ struct Sum {
   Eight values;
 
   __device__ void raise(float to) {  // to >= most
-    const float factor = fast_exp2(most - to);
+    const float factor = exp2_of(most - to);
     most = to;
     weights = __fmul_rn(weights, factor);  // not to become half of a multiply-add here and there
 #pragma unroll
@@ -166,7 +160,7 @@ struct Attend {
       sums[n].raise(fmaxf(sums[n].most, fmaxf(scores[n][0], scores[n][1])));
 #pragma unroll
       for (int u = 0; u < kPair; ++u) {
-        scores[n][u] = fast_exp2(scores[n][u] - sums[n].most);
+        scores[n][u] = exp2_of(scores[n][u] - sums[n].most);
         sums[n].weights += scores[n][u];
       }
     }
@@ -217,7 +211,7 @@ struct Attend {
       float weights = 0.0f, value = 0.0f;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) {
-        const float factor = fast_exp2(shared.most[n][w] - most);
+        const float factor = exp2_of(shared.most[n][w] - most);
         weights = fmaf(shared.weights[n][w], factor, weights);
         value = fmaf(shared.values[n][w][own], factor, value);
       }

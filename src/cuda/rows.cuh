@@ -218,6 +218,13 @@ __device__ inline Eight mask_factors(const DropoutMask& mask, const MaskRow& row
   return mask_factors(mask, mask_draws(mask, row, column));
 }
 
+// 2^x, approximate to a unit or two in the last place, flushing subnormals: one instruction.
+__device__ __forceinline__ float exp2_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Over kLanes neighbouring lanes, the same bits in each; all lanes of the warp must call it.
 template <int kLanes = kWarp, class Value>
 __device__ inline Value lanes_sum(Value value) {

@@ -16,12 +16,6 @@ constexpr double kLn2 = 0.69314718055994531;
 // Below every logit, and small enough to be scaled and subtracted: what a thread without elements starts from.
 constexpr float kLowest = -1e30f;
 
-__device__ inline float fast_exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // The largest of some logits, and the sum of 2^(logit * kLog2E - origin) over them: one multiply-add in front of each
 // exponential. The origin is rounded, but everybody who has the same `most` rounds alike.
 struct Softmax {
@@ -29,11 +23,11 @@ struct Softmax {
 
   // Not to become a part of a multiply-add: where two are subtracted, their rounding must be the same.
   __device__ float origin() const { return __fmul_rn(most, kLog2E); }
-  __device__ float term(float logit) const { return fast_exp2(fmaf(logit, kLog2E, -origin())); }
+  __device__ float term(float logit) const { return exp2_of(fmaf(logit, kLog2E, -origin())); }
   __device__ void raise(float to) {  // to >= most
     const float before = origin();
     most = to;
-    sum *= fast_exp2(before - origin());
+    sum *= exp2_of(before - origin());
   }
   __device__ void add(const Eight& logits) {
     float highest = logits.at[0];
