@@ -80,7 +80,7 @@ void fill_weights(Engine& engine, const Model& model) {
   std::vector<float> buffer(kPieceBytes / sizeof(float));
   for (size_t i = 0; i < model.parameters().size(); ++i) {
     const Parameter& parameter = model.parameters()[i];
-    const Block block = engine.parameter(Region::kWeights, i);
+    const Block block = engine.weight(i);
     in_pieces(size_t(parameter.size()), std::span(buffer), [&](size_t first, std::span<float> piece) {
       initialize(parameter, first, piece, {});
       block.write(first * sizeof(float), std::as_bytes(piece));

@@ -58,6 +58,7 @@ struct TrainOptions : CommonOptions {
   std::optional<bool> greater_is_better;  // empty: false for loss, true for the rest
   int64_t early_stopping_patience = 0;    // 0: off
   int64_t logging_steps = 0;              // a line on standard error every so many steps; 0: a progress line only
+  std::vector<std::string> freeze;        // what is not trained: embeddings, layers.0-5, all-but-head, names, patterns
   std::string recompute = "auto";         // auto, none, all, or a number of layers
   int64_t micro_batch_tokens = 0;         // 0: the planner chooses
   std::string resume_from_checkpoint;     // "latest" or a folder

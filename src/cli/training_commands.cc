@@ -53,6 +53,8 @@ void add_batch_flags(CLI::App& command, TrainingFlags& flags) {
   command.add_option(spellings("--gradient-accumulation-steps"), flags.accumulation, "multiplies the batch size")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command.add_option("--freeze", o.freeze, "not trained: embeddings, layers.0-5, all-but-head, names or patterns, comma-separated")
+      ->delimiter(',');
   command.add_option("--recompute", o.recompute, "auto, none, all, or a number of layers")->capture_default_str();
   command.add_option(spellings("--micro-batch-tokens"), o.micro_batch_tokens, "pin the micro-batch; 0: planned")
       ->capture_default_str();

@@ -8,6 +8,12 @@
 
 namespace snug {
 
+inline constexpr size_t kTensorAlignment = 256;  // what every device likes
+
+constexpr size_t align_up(size_t bytes, size_t alignment = kTensorAlignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
 class Memory {
  public:
   virtual ~Memory() = default;

@@ -33,11 +33,11 @@ float to_float(const std::byte* at, DType dtype) {
 
 class CudaEngine::ConvertedWeights : public Memory {
  public:
-  ConvertedWeights(DeviceArena& arena, size_t copies, DType dtype) : arena_(arena), copies_(copies), dtype_(dtype) {}
+  ConvertedWeights(DeviceArena& arena, DType dtype) : arena_(arena), dtype_(dtype) {}
 
   void read(size_t offset, std::span<std::byte> to) const override {
     std::vector<uint16_t> halves(to.size() / sizeof(float));
-    arena_.read(copies_ + offset / 2, std::as_writable_bytes(std::span(halves)));
+    arena_.read(offset / 2, std::as_writable_bytes(std::span(halves)));
     for (size_t i = 0; i < halves.size(); ++i) {
       const float value = dtype_ == DType::kBF16 ? bfloat16_to_float(halves[i]) : half_to_float(halves[i]);
       std::memcpy(to.data() + i * sizeof(float), &value, sizeof(float));
@@ -50,12 +50,11 @@ class CudaEngine::ConvertedWeights : public Memory {
       std::memcpy(&value, from.data() + i * sizeof(float), sizeof(float));
       halves[i] = dtype_ == DType::kBF16 ? float_to_bfloat16(value) : float_to_half(value);
     }
-    arena_.write(copies_ + offset / 2, std::as_bytes(std::span(halves)));
+    arena_.write(offset / 2, std::as_bytes(std::span(halves)));
   }
 
  private:
   DeviceArena& arena_;
-  size_t copies_;
   DType dtype_;
 };
 
@@ -67,9 +66,7 @@ CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, cons
       arena_(plan.arena_bytes, gpu.stream()),
       tables_(device_tables(plan.capacity, model.parameters(), plan.scoring != nullptr)) {
   const bool training = plan.scoring != nullptr;
-  if (!training && plan.compute != DType::kF32) {
-    converted_ = std::make_unique<ConvertedWeights>(arena_, plan.layout.copies, plan.compute);
-  }
+  if (plan.compute != DType::kF32) converted_ = std::make_unique<ConvertedWeights>(arena_, plan.compute);
   device_batch_ = {.dims = {},
                    .ids = table<int32_t>(tables_.ids),
                    .positions = table<int32_t>(tables_.positions),
@@ -83,17 +80,17 @@ CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, cons
                    .by_id = table<int32_t>(tables_.by_id)};
   make_slots();
   // Zeros where parameters are padded, which nobody writes.
-  SNUG_CUDA(cudaMemsetAsync(arena_.base(), 0, plan.layout.transient, gpu.stream()));
-  SNUG_CUDA(cudaMemsetAsync(arena_.base() + plan.layout.transient, kTimingByte, plan.layout.transient_bytes, gpu.stream()));
+  SNUG_CUDA(cudaMemsetAsync(arena_.base(), 0, plan.layout.transient.offset, gpu.stream()));
+  SNUG_CUDA(cudaMemsetAsync(arena_.base() + plan.layout.transient.offset, kTimingByte, plan.layout.transient.bytes, gpu.stream()));
   capture(step_, *plan.step, plan.step_memory, training);
   if (training) capture(scoring_, *plan.scoring, plan.scoring_memory, false);
   products_.save();
   // What timing has added up goes: gradients and accumulators begin at zero.
   if (training) {
     fill_chunks();
-    SNUG_CUDA(cudaMemsetAsync(arena_.base() + plan.layout.gradients, 0, plan.layout.parameter_bytes, gpu.stream()));
+    SNUG_CUDA(cudaMemsetAsync(arena_.base() + plan.layout.gradients.offset, 0, plan.layout.gradients.bytes, gpu.stream()));
   }
-  SNUG_CUDA(cudaMemsetAsync(arena_.base() + plan.layout.scalars, 0, plan.layout.tables - plan.layout.scalars, gpu.stream()));
+  SNUG_CUDA(cudaMemsetAsync(arena_.base() + plan.layout.scalars.offset, 0, plan.layout.scalars.bytes, gpu.stream()));
   SNUG_CUDA(cudaStreamSynchronize(gpu.stream()));
 }
 
@@ -123,18 +120,26 @@ void CudaEngine::fill_chunks() {
   chunks.reserve(tables_.chunk_count);
   for (size_t i = 0; i < model_.parameters().size(); ++i) {
     const Parameter& parameter = model_.parameters()[i];
-    const auto first = int64_t(plan_.layout.parameter_offset[i] / sizeof(float));
-    const size_t copy = plan_.layout.copy_offset[i];
+    if (!parameter.trained) continue;
+    const ArenaLayout& layout = plan_.layout;
+    const ParameterPlace& place = layout.parameters[i];
+    const auto elements = [](size_t bytes, size_t size) { return int64_t(bytes / size); };
+    const int64_t offset = elements(place.weight - layout.trained.offset, sizeof(float));
+    const int64_t first = elements(place.state - layout.states.offset, sizeof(float));
+    const int64_t second = first + elements(moment_bytes(parameter), sizeof(float));
+    const int64_t copy = place.copy == kNoOffset ? -1 : elements(place.copy - layout.copies.offset, dtype_bytes(plan_.compute));
     for (int64_t at = 0; at < parameter.size(); at += kUpdateChunk) {
-      chunks.push_back({.offset = first + at,
-                        .copy_offset = copy == kNoOffset ? -1 : int64_t(copy / dtype_bytes(plan_.compute)) + at,
+      chunks.push_back({.offset = offset + at,
+                        .first = first + at,
+                        .second = second + at,
+                        .copy_offset = copy < 0 ? -1 : copy + at,
                         .count = int32_t(std::min<int64_t>(kUpdateChunk, parameter.size() - at)),
                         .decays = parameter.decays,
                         .keeps_gradient = only_pass() && parameter.is_factor && !parameter.is_vector});
     }
   }
   SNUG_CHECK(chunks.size() == tables_.chunk_count);
-  arena_.write(plan_.layout.tables + tables_.chunks, std::as_bytes(std::span(chunks)));
+  arena_.write(plan_.layout.tables.offset + tables_.chunks, std::as_bytes(std::span(chunks)));
 }
 
 void CudaEngine::launch_nodes(Program& program, const Dims& dims, const StepContext& context) {
@@ -235,11 +240,10 @@ void CudaEngine::accumulate(const Batch& micro_batch) {
 UpdateArguments CudaEngine::update_arguments() const {
   const ArenaLayout& layout = plan_.layout;
   const auto floats = [&](size_t offset) { return reinterpret_cast<float*>(arena_.base() + offset); };
-  return {.weights = floats(layout.weights),
-          .gradients = floats(layout.gradients),
-          .first_moments = floats(layout.first_moments),
-          .second_moments = floats(layout.second_moments),
-          .copies = layout.copy_bytes > 0 ? arena_.base() + layout.copies : nullptr,
+  return {.weights = floats(layout.trained.offset),
+          .gradients = floats(layout.gradients.offset),
+          .moments = floats(layout.states.offset),
+          .copies = layout.copies.bytes > 0 ? arena_.base() + layout.copies.offset : nullptr,
           .copy_dtype = plan_.compute,
           .chunks = table<UpdateChunk>(tables_.chunks),
           .chunk_count = int64_t(tables_.chunk_count),
@@ -252,7 +256,7 @@ UpdateArguments CudaEngine::update_arguments() const {
 void CudaEngine::update(const AdamWStep& adam, double max_gradient_norm) {
   const ArenaLayout& layout = plan_.layout;
   if (passes_ == 0) {  // a step of examples without tokens
-    SNUG_CUDA(cudaMemsetAsync(arena_.base() + layout.gradients, 0, layout.parameter_bytes, gpu_.stream()));
+    SNUG_CUDA(cudaMemsetAsync(arena_.base() + layout.gradients.offset, 0, layout.gradients.bytes, gpu_.stream()));
   }
   const AdamWFactors f = adamw_factors(adam);
   const double scale = scales_loss() ? loss_scale_.scale : 1.0;
@@ -318,26 +322,23 @@ std::span<const float> CudaEngine::result() {
 }
 
 Block CudaEngine::region(Region region) {
-  return {&arena_, region_offset(plan_.layout, region), plan_.layout.parameter_bytes};
+  const Stretch& stretch = region_of(plan_.layout, region);
+  return {&arena_, stretch.offset, stretch.bytes};
 }
 
-Block CudaEngine::parameter(Region of, size_t index) {
-  if (plan_.layout.parameter_offset[index] != kNoOffset) return Engine::parameter(of, index);
-  SNUG_CHECK(of == Region::kWeights);
-  const size_t elements = plan_.layout.copy_offset[index] / dtype_bytes(plan_.compute);
-  return {converted_.get(), elements * sizeof(float), size_t(model_.parameters()[index].size()) * sizeof(float)};
+Block CudaEngine::weight(size_t parameter) {
+  const ParameterPlace& place = plan_.layout.parameters[parameter];
+  if (place.weight != kNoOffset) return {&arena_, place.weight, fp32_bytes(parameter)};
+  return {converted_.get(), place.copy * (sizeof(float) / dtype_bytes(plan_.compute)), fp32_bytes(parameter)};
 }
 
 void CudaEngine::weights_changed() {
-  if (plan_.layout.copy_bytes == 0) return;
-  if (plan_.scoring) return launch_copy_weights(update_arguments(), gpu_.stream());
-  // Inference has one or the other of a weight, but for tables that are factors too.
   for (size_t i = 0; i < model_.parameters().size(); ++i) {
-    const size_t exact = plan_.layout.parameter_offset[i], copy = plan_.layout.copy_offset[i];
-    if (exact == kNoOffset || copy == kNoOffset) continue;
+    const ParameterPlace& place = plan_.layout.parameters[i];
+    if (place.weight == kNoOffset || place.copy == kNoOffset) continue;
     const Parameter& parameter = model_.parameters()[i];
-    const Tensor from{arena_.base() + plan_.layout.weights + exact, DType::kF32, parameter.rows, parameter.cols};
-    const Tensor to{arena_.base() + plan_.layout.copies + copy, plan_.compute, parameter.rows, parameter.cols};
+    const Tensor from{arena_.base() + place.weight, DType::kF32, parameter.rows, parameter.cols};
+    const Tensor to{arena_.base() + place.copy, plan_.compute, parameter.rows, parameter.cols};
     launch(Convert(), {.in = {&from, 1}, .out = {&to, 1}, .workspace = {}, .stream = gpu_.stream()});
   }
 }

@@ -32,7 +32,7 @@ class CudaEngine : public Engine {
   double take_loss() override;
   std::span<const float> result() override;
   Block region(Region region) override;
-  Block parameter(Region of, size_t index) override;
+  Block weight(size_t parameter) override;
   void weights_changed() override;
   LossScale loss_scale() const override { return loss_scale_; }
   void set_loss_scale(const LossScale& scale) override { loss_scale_ = scale; }
@@ -62,7 +62,7 @@ class CudaEngine : public Engine {
   bool scales_loss() const { return plan_.compute == DType::kF16; }
   template <class T>
   T* table(size_t offset) const {
-    return reinterpret_cast<T*>(arena_.base() + plan_.layout.tables + offset);
+    return reinterpret_cast<T*>(arena_.base() + plan_.layout.tables.offset + offset);
   }
   void make_slots();
   void fill_chunks();

@@ -65,7 +65,7 @@ void load(Engine& engine, const Model& model) {
   for (size_t i = 0; i < model.parameters().size(); ++i) {
     std::vector<float> values(size_t(model.parameters()[i].size()));
     initialize(model.parameters()[i], 0, values, {.seed = 3, .initializer_range = 0.1});
-    engine.parameter(Region::kWeights, i).write(0, std::as_bytes(std::span(values)));
+    engine.weight(i).write(0, std::as_bytes(std::span(values)));
   }
   engine.weights_changed();
 }
@@ -223,8 +223,8 @@ TEST_F(CudaEngineTest, ANumberThatIsNotFiniteChangesNoWeight) {
   CudaEngine engine(*model_, plan, /*seed=*/5, gpu, products);
   load(engine, *model_);
   const float broken = std::numeric_limits<float>::quiet_NaN();
-  engine.parameter(Region::kWeights, 0).write(4 * 7, std::as_bytes(std::span(&broken, 1)));  // a word that is in every batch
-  std::vector<float> before(plan.layout.parameter_bytes / 4), after(before.size());
+  engine.weight(0).write(4 * 7, std::as_bytes(std::span(&broken, 1)));  // a word that is in every batch
+  std::vector<float> before(plan.layout.trained.bytes / 4), after(before.size());
   engine.region(Region::kWeights).read(0, std::as_writable_bytes(std::span(before)));
   BatchBuilder data;
   data.add(std::vector<int32_t>{0, 1, 2}, {}, 1, 0);
@@ -331,7 +331,7 @@ TEST_P(CudaGolden, LossesOfPyTorch) {
   const Gpu gpu("cuda");
   Products products(gpu, {}, false);
   CudaEngine engine(*model, plan, 1, gpu, products);
-  load_weights(WeightFolder(folder), *model, [&](size_t i) { return engine.parameter(Region::kWeights, i); }, {});
+  load_weights(WeightFolder(folder), *model, [&](size_t i) { return engine.weight(i); }, {});
   engine.weights_changed();
   for (size_t s = 0; s < steps["batches"].size(); ++s) {
     BatchBuilder data;

@@ -79,8 +79,8 @@ struct ChunkArrays {
   __device__ ChunkArrays(const UpdateArguments& a, const UpdateChunk& chunk)
       : w(a.weights + chunk.offset),
         g(a.gradients + chunk.offset),
-        m(a.first_moments + chunk.offset),
-        v(a.second_moments + chunk.offset),
+        m(a.moments + chunk.first),
+        v(a.moments + chunk.second),
         copy(a.copies && chunk.copy_offset >= 0 ? static_cast<C*>(a.copies) + chunk.copy_offset : nullptr) {}
 };
 
@@ -133,14 +133,6 @@ __global__ void __launch_bounds__(kBlock) update_kernel(const UpdateArguments a)
   if (!chunk.keeps_gradient) at.g[i] = 0.0f;
 }
 
-template <class C>
-__global__ void __launch_bounds__(kBlock) copy_weights_kernel(const UpdateArguments a) {
-  const UpdateChunk chunk = a.chunks[blockIdx.x];
-  const ChunkArrays<C> at(a, chunk);
-  if (!at.copy) return;
-  for (int i = int(threadIdx.x); i < chunk.count; i += kBlock) at.copy[i] = from_float<C>(at.w[i]);
-}
-
 }  // namespace
 
 void launch_update(const UpdateArguments& arguments, cudaStream_t stream) {
@@ -157,14 +149,6 @@ void launch_update(const UpdateArguments& arguments, cudaStream_t stream) {
   with_type(arguments.copy_dtype, [&]<class C>() {
     update_kernel<C><<<unsigned(arguments.chunk_count), kBlock, 0, stream>>>(arguments);
     SNUG_CUDA_LAUNCHED("update");
-  });
-}
-
-void launch_copy_weights(const UpdateArguments& arguments, cudaStream_t stream) {
-  if (!arguments.copies || arguments.chunk_count == 0) return;
-  with_type(arguments.copy_dtype, [&]<class C>() {
-    copy_weights_kernel<C><<<unsigned(arguments.chunk_count), kBlock, 0, stream>>>(arguments);
-    SNUG_CUDA_LAUNCHED("copy_weights");
   });
 }
 

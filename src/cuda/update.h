@@ -14,8 +14,7 @@ namespace snug::cuda {
 struct UpdateArguments {
   float* weights = nullptr;
   float* gradients = nullptr;  // zero afterwards, whether applied or not
-  float* first_moments = nullptr;
-  float* second_moments = nullptr;
+  float* moments = nullptr;  // first and second ones, where each chunk says
   void* copies = nullptr;  // weights in the compute type, or null
   DType copy_dtype = DType::kBF16;
   const UpdateChunk* chunks = nullptr;  // device memory
@@ -27,8 +26,5 @@ struct UpdateArguments {
 };
 
 void launch_update(const UpdateArguments& arguments, cudaStream_t stream);
-
-// copies := weights in the compute type, for all chunks; after loading.
-void launch_copy_weights(const UpdateArguments& arguments, cudaStream_t stream);
 
 }  // namespace snug::cuda

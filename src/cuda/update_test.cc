@@ -27,12 +27,14 @@ struct Case {
       offsets.push_back(total);
       for (int64_t begin = 0; begin < sizes[p]; begin += kUpdateChunk) {
         chunks.push_back({.offset = total + begin,
+                          .first = total + begin,
                           .copy_offset = has_copy(p) ? total + begin : -1,
                           .count = int32_t(std::min<int64_t>(kUpdateChunk, sizes[p] - begin)),
                           .decays = decays(p)});
       }
       total += aligned(sizes[p]) + kAlign;
     }
+    for (UpdateChunk& chunk : chunks) chunk.second = total + chunk.offset;  // behind all first moments
     std::mt19937_64 random(seed);
     std::normal_distribution<float> normal;
     for (std::vector<float>* list : {&w, &g, &m, &v}) {
@@ -68,14 +70,15 @@ struct Outcome {
 };
 
 Outcome run(const Case& c, const UpdateFactors& factors, double loss) {
-  const DeviceBytes w(bytes_of(c.w)), g(bytes_of(c.g)), m(bytes_of(c.m)), v(bytes_of(c.v));
+  std::vector<float> moments = c.m;
+  moments.insert(moments.end(), c.v.begin(), c.v.end());
+  const DeviceBytes w(bytes_of(c.w)), g(bytes_of(c.g)), states(bytes_of(moments));
   const DeviceBytes copies(c.w.size() * dtype_bytes(c.copy_dtype)), chunks(bytes_of(c.chunks));
   const DeviceBytes on_device(bytes_of(std::vector<UpdateFactors>{factors})), losses(bytes_of(Doubles{loss}));
   const DeviceBytes result(sizeof(UpdateResult)), partials(kNormPartials * sizeof(double));
   launch_update({.weights = w.data<float>(),
                  .gradients = g.data<float>(),
-                 .first_moments = m.data<float>(),
-                 .second_moments = v.data<float>(),
+                 .moments = states.data<float>(),
                  .copies = copies.data(),
                  .copy_dtype = c.copy_dtype,
                  .chunks = chunks.data<UpdateChunk>(),
@@ -86,12 +89,17 @@ Outcome run(const Case& c, const UpdateFactors& factors, double loss) {
                  .partials = partials.data<double>()},
                 nullptr);
   SNUG_CUDA(cudaDeviceSynchronize());
-  for (const DeviceBytes* bytes : {&w, &g, &m, &v, &copies, &losses, &result, &partials}) {
+  for (const DeviceBytes* bytes : {&w, &g, &states, &copies, &losses, &result, &partials}) {
     EXPECT_TRUE(bytes->guards_intact());
   }
-  return {values_of<float>(w.download()), values_of<float>(g.download()),
-          values_of<float>(m.download()), values_of<float>(v.download()),
-          copies.download(),              values_of<UpdateResult>(result.download())[0],
+  moments = values_of<float>(states.download());
+  const auto middle = moments.begin() + ptrdiff_t(c.m.size());
+  return {values_of<float>(w.download()),
+          values_of<float>(g.download()),
+          {moments.begin(), middle},
+          {middle, moments.end()},
+          copies.download(),
+          values_of<UpdateResult>(result.download())[0],
           values_of<double>(losses.download())[0]};
 }
 
@@ -198,53 +206,25 @@ TEST(CudaUpdate, AppliesNothingThatIsNotFinite) {
   }
 }
 
-TEST(CudaUpdate, CopiesWeights) {
-  SNUG_NEEDS_GPU();
-  for (DType copies : {DType::kBF16, DType::kF16}) {
-    Case c(kSizes, copies, 5);
-    const DeviceBytes w(bytes_of(c.w)), chunks(bytes_of(c.chunks)), to(c.w.size() * dtype_bytes(copies));
-    launch_copy_weights({.weights = w.data<float>(),
-                         .copies = to.data(),
-                         .copy_dtype = copies,
-                         .chunks = chunks.data<UpdateChunk>(),
-                         .chunk_count = int64_t(c.chunks.size())},
-                        nullptr);
-    SNUG_CUDA(cudaDeviceSynchronize());
-    EXPECT_TRUE(to.guards_intact());
-    const Doubles got = decoded(to.download(), copies);
-    for (size_t p = 0; p < c.sizes.size(); ++p) {
-      for (size_t i = size_t(c.offsets[p]); i < size_t(c.offsets[p] + c.sizes[p]); ++i) {
-        if (Case::has_copy(p)) {
-          ASSERT_EQ(got[i], decoded(encoded({double(c.w[i])}, copies), copies)[0]);
-        } else {
-          ASSERT_TRUE(std::isnan(got[i]));
-        }
-      }
-    }
-  }
-}
-
 // A model of 110 million parameters; nothing is asserted.
 TEST(CudaUpdate, SpeedIsPrinted) {
   SNUG_NEEDS_GPU();
   constexpr int64_t kParameters = 110'000'000;
   std::vector<UpdateChunk> list;
   for (int64_t begin = 0; begin < kParameters; begin += kUpdateChunk) {
-    list.push_back({begin, begin, int32_t(std::min<int64_t>(kUpdateChunk, kParameters - begin)), 1});
+    list.push_back({begin, begin, kParameters + begin, begin, int32_t(std::min<int64_t>(kUpdateChunk, kParameters - begin)), 1});
   }
   const auto zeros = [](size_t bytes) {
     DeviceBytes memory(bytes);
     SNUG_CUDA(cudaMemset(memory.data(), 0, bytes));
     return memory;
   };
-  const DeviceBytes w = zeros(kParameters * 4), g = zeros(kParameters * 4), m = zeros(kParameters * 4),
-                    v = zeros(kParameters * 4), copies = zeros(kParameters * 2), loss = zeros(8),
+  const DeviceBytes w = zeros(kParameters * 4), g = zeros(kParameters * 4), moments = zeros(kParameters * 8), copies = zeros(kParameters * 2), loss = zeros(8),
                     result = zeros(sizeof(UpdateResult)), partials = zeros(kNormPartials * 8);
   const DeviceBytes chunks(bytes_of(list)), factors(bytes_of(std::vector<UpdateFactors>{{}}));
   const UpdateArguments arguments = {.weights = w.data<float>(),
                                      .gradients = g.data<float>(),
-                                     .first_moments = m.data<float>(),
-                                     .second_moments = v.data<float>(),
+                                     .moments = moments.data<float>(),
                                      .copies = copies.data(),
                                      .copy_dtype = DType::kBF16,
                                      .chunks = chunks.data<UpdateChunk>(),
@@ -255,8 +235,6 @@ TEST(CudaUpdate, SpeedIsPrinted) {
                                      .partials = partials.data<double>()};
   const double bytes = (4.0 + 16.0 + 16.0 + 2.0) * kParameters;  // norm; update: read, write; copy
   print_speed("update of 110M parameters", median_milliseconds([&] { launch_update(arguments, nullptr); }), bytes);
-  print_speed("copy of 110M weights", median_milliseconds([&] { launch_copy_weights(arguments, nullptr); }),
-              6.0 * kParameters);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ struct LayerSlots {
 
 class Encoder final : public Transformer {
  public:
-  Encoder(const ModelConfig& config, Head head);
+  Encoder(const ModelConfig& config, Head head, const Tuning& tuning);
   StepGraph build(const GraphOptions& options) const override;
 
  private:
@@ -38,8 +38,8 @@ class Encoder final : public Transformer {
   int vocabulary_bias_ = -1;
 };
 
-Encoder::Encoder(const ModelConfig& config, Head head)
-    : Transformer(config, head,
+Encoder::Encoder(const ModelConfig& config, Head head, const Tuning& tuning)
+    : Transformer(config, head, tuning,
                   {.prefix = fmt::format("{}.", model_type(config.family)),
                    .own = {"encoder.layer.", "embeddings."},
                    .not_weights = {"position_ids"}}) {
@@ -50,6 +50,7 @@ Encoder::Encoder(const ModelConfig& config, Head head)
   embedding_norm_ = add_norm("embeddings.LayerNorm");
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string layer = fmt::format("encoder.layer.{}.", i), self = layer + "attention.self.";
+    begin(Stage::kLayer, int(i));
     LayerSlots slots;
     slots.qkv = add_joined_linear(self + "qkv", {self + "query", self + "key", self + "value"}, {.out = hidden, .in = hidden});
     slots.attention_out = add_linear(layer + "attention.output.dense", {.out = hidden, .in = hidden});
@@ -59,6 +60,7 @@ Encoder::Encoder(const ModelConfig& config, Head head)
     slots.ffn_norm = add_norm(layer + "output.LayerNorm");
     layers_.push_back(slots);
   }
+  begin(Stage::kFinal);
   switch (head) {
     case Head::kNone: break;
     case Head::kClassifier: add_classifier(); break;
@@ -67,6 +69,7 @@ Encoder::Encoder(const ModelConfig& config, Head head)
       fail(ErrorKind::kUsage, "--task clm: {} reads texts in both directions; it can learn classify and mlm",
            model_type(config.family));
   }
+  freeze(parameters_, tuning.freeze);
 }
 
 void Encoder::add_classifier() {
@@ -142,6 +145,8 @@ StepGraph Encoder::build(const GraphOptions& options) const {
 
 }  // namespace
 
-std::unique_ptr<Model> make_encoder(const ModelConfig& config, Head head) { return std::make_unique<Encoder>(config, head); }
+std::unique_ptr<Model> make_encoder(const ModelConfig& config, Head head, const Tuning& tuning) {
+  return std::make_unique<Encoder>(config, head, tuning);
+}
 
 }  // namespace snug

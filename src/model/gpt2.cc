@@ -19,7 +19,7 @@ struct LayerSlots {
 
 class Gpt2 final : public Transformer {
  public:
-  Gpt2(const ModelConfig& config, Head head);
+  Gpt2(const ModelConfig& config, Head head, const Tuning& tuning);
   StepGraph build(const GraphOptions& options) const override;
 
  private:
@@ -37,8 +37,8 @@ class Gpt2 final : public Transformer {
   NormSlots final_norm_;
 };
 
-Gpt2::Gpt2(const ModelConfig& config, Head head)
-    : Transformer(config, head,
+Gpt2::Gpt2(const ModelConfig& config, Head head, const Tuning& tuning)
+    : Transformer(config, head, tuning,
                   {.prefix = "transformer.", .own = {"h.", "wte.", "wpe.", "ln_f."}, .not_weights = {".attn.bias", ".attn.masked_bias"}}) {
   if (head != Head::kNone && head != Head::kCausalLm) {
     fail(ErrorKind::kUsage, "gpt2 can learn clm; classify and mlm are for bert and roberta");
@@ -53,6 +53,7 @@ Gpt2::Gpt2(const ModelConfig& config, Head head)
   position_ = add_table("wpe.weight", config.max_position_embeddings);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string layer = fmt::format("h.{}.", i);
+    begin(Stage::kLayer, int(i));
     LayerSlots slots;
     slots.attention_norm = add_norm(layer + "ln_1");
     slots.qkv = conv1d(layer + "attn.c_attn", hidden, 3 * hidden);
@@ -62,13 +63,14 @@ Gpt2::Gpt2(const ModelConfig& config, Head head)
     slots.ffn_out = conv1d(layer + "mlp.c_proj", config.intermediate_size, hidden, small);
     layers_.push_back(slots);
   }
+  begin(Stage::kFinal);
   final_norm_ = add_norm("ln_f");
   vocabulary_ = word_;
   if (has_head && !tied) {
-    vocabulary_ = int(parameters_.size());
-    parameters_.push_back({.name = "lm_head.weight", .rows = config.vocab_size, .cols = hidden, .is_factor = true,
-                           .padded_rows = padded_vocabulary(config.vocab_size), .is_head = true, .parts = {{"lm_head.weight", config.vocab_size}}});
+    vocabulary_ = add({.name = "lm_head.weight", .rows = config.vocab_size, .cols = hidden, .is_factor = true,
+                       .padded_rows = padded_vocabulary(config.vocab_size), .is_head = true, .parts = {{"lm_head.weight", config.vocab_size}}});
   }
+  freeze(parameters_, tuning.freeze);
 }
 
 ValueId Gpt2::embeddings(GraphWriter& writer) const {
@@ -116,6 +118,8 @@ StepGraph Gpt2::build(const GraphOptions& options) const {
 
 }  // namespace
 
-std::unique_ptr<Model> make_gpt2(const ModelConfig& config, Head head) { return std::make_unique<Gpt2>(config, head); }
+std::unique_ptr<Model> make_gpt2(const ModelConfig& config, Head head, const Tuning& tuning) {
+  return std::make_unique<Gpt2>(config, head, tuning);
+}
 
 }  // namespace snug

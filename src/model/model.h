@@ -10,6 +10,7 @@
 #include "graph/graph.h"
 #include "model/config.h"
 #include "model/parameters.h"
+#include "model/tuning.h"
 #include "ops/sample.h"
 
 namespace snug {
@@ -57,7 +58,7 @@ class Model {
   WeightNames weight_names_;
 };
 
-// Errors are kInput: a head that the family does not have.
-std::unique_ptr<Model> make_model(const ModelConfig& config, Head head);
+// Errors are kInput and kUsage: a head that the family does not have, names that the model does not have.
+std::unique_ptr<Model> make_model(const ModelConfig& config, Head head, const Tuning& tuning = {});
 
 }  // namespace snug

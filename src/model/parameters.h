@@ -17,6 +17,9 @@ struct ParameterPart {
   int64_t rows = 0;
 };
 
+// Where in a model a parameter stands.
+enum class Stage : uint8_t { kEmbeddings, kLayer, kFinal };  // kFinal: behind the layers
+
 struct Parameter {
   std::string name;  // ours, in messages and checkpoints
   int64_t rows = 1, cols = 1;
@@ -28,6 +31,9 @@ struct Parameter {
   bool is_table = false;   // rows are looked up in fp32; with is_factor both are read
   int64_t padded_rows = 0;  // rows it occupies where more than it has: zeros that round a vocabulary for fast products
   bool is_head = false;    // may be missing in a pre-trained file: then it is made new, and that is said
+  bool trained = true;     // false: frozen
+  Stage stage = Stage::kEmbeddings;
+  int layer = -1;  // of kLayer
   std::vector<ParameterPart> parts;
 
   int64_t size() const { return rows * cols; }

@@ -18,8 +18,21 @@
 
 namespace snug {
 
-Transformer::Transformer(const ModelConfig& config, Head head, WeightNames names) : config_(config), head_(head) {
+Transformer::Transformer(const ModelConfig& config, Head head, const Tuning& tuning, WeightNames names)
+    : config_(config), head_(head), tuning_(tuning) {
   weight_names_ = std::move(names);
+}
+
+void Transformer::begin(Stage stage, int layer) {
+  stage_ = stage;
+  layer_ = layer;
+}
+
+int Transformer::add(Parameter parameter) {
+  parameter.stage = stage_;
+  parameter.layer = layer_;
+  parameters_.push_back(std::move(parameter));
+  return int(parameters_.size()) - 1;
 }
 
 int64_t Transformer::largest_product_side() const {
@@ -28,15 +41,13 @@ int64_t Transformer::largest_product_side() const {
 }
 
 int Transformer::add_table(const std::string& name, int64_t rows, bool is_factor) {
-  parameters_.push_back({.name = name, .rows = rows, .cols = config_.hidden_size, .is_factor = is_factor, .is_table = true,
-                         .padded_rows = is_factor ? padded_vocabulary(rows) : 0, .parts = {{weight_names_.prefix + name, rows}}});
-  return int(parameters_.size()) - 1;
+  return add({.name = name, .rows = rows, .cols = config_.hidden_size, .is_factor = is_factor, .is_table = true,
+              .padded_rows = is_factor ? padded_vocabulary(rows) : 0, .parts = {{weight_names_.prefix + name, rows}}});
 }
 
 int Transformer::add_vector(const std::string& name, int64_t size, Init init, bool is_factor, bool is_head) {
-  parameters_.push_back({.name = name, .cols = size, .is_vector = true, .init = init, .decays = false, .is_factor = is_factor,
-                         .is_head = is_head, .parts = {{(is_head ? "" : weight_names_.prefix) + name, size}}});
-  return int(parameters_.size()) - 1;
+  return add({.name = name, .cols = size, .is_vector = true, .init = init, .decays = false, .is_factor = is_factor,
+              .is_head = is_head, .parts = {{(is_head ? "" : weight_names_.prefix) + name, size}}});
 }
 
 LinearSlots Transformer::add_linear(const std::string& name, const LinearShape& shape) {
@@ -57,9 +68,8 @@ LinearSlots Transformer::add_joined_linear(const std::string& name, const std::v
     weight.parts.push_back({prefix + part + ".weight", out_in ? each.out : each.in});
     bias.parts.push_back({prefix + part + ".bias", each.out});
   }
-  parameters_.push_back(std::move(weight));
-  parameters_.push_back(std::move(bias));
-  return {int(parameters_.size()) - 2, int(parameters_.size()) - 1, each.layout};
+  const int weight_slot = add(std::move(weight));
+  return {weight_slot, add(std::move(bias)), each.layout};
 }
 
 NormSlots Transformer::add_norm(const std::string& name, bool is_head) {
@@ -82,7 +92,7 @@ GraphWriter::GraphWriter(const Transformer& model, const GraphOptions& options)
 ValueId GraphWriter::parameter(int slot) {
   const Parameter& p = model_.parameters()[size_t(slot)];
   const auto [found, fresh] = parameters_.try_emplace({slot, DType::kF32}, kNoValue);
-  if (fresh) found->second = graph_.add_parameter(p.name, {.rows = p.rows, .cols = p.cols}, slot, training_);
+  if (fresh) found->second = graph_.add_parameter(p.name, {.rows = p.rows, .cols = p.cols}, slot, training_ && p.trained);
   return found->second;
 }
 
@@ -90,17 +100,18 @@ ValueId GraphWriter::factor(int slot) {
   const Parameter& p = model_.parameters()[size_t(slot)];
   if (options_.compute == DType::kF32) return parameter(slot);
   const TensorDesc desc{.dtype = options_.compute, .rows = p.occupied_rows(), .cols = p.cols};
-  if (options_.converts_weights && !p.is_vector) {
+  const bool trained = training_ && p.trained;
+  if (options_.converts_weights && trained && !p.is_vector) {
     const auto [found, fresh] = converted_.try_emplace({slot, graph_.segments().size()}, kNoValue);
     if (fresh) {
-      const ValueId exact = graph_.add_parameter(p.name, {.rows = desc.rows, .cols = p.cols}, slot, training_);
+      const ValueId exact = graph_.add_parameter(p.name, {.rows = desc.rows, .cols = p.cols}, slot, true);
       found->second = graph_.add_copy(p.name + " (converted)", desc, exact);
       graph_.add_node(convert(), {exact}, {found->second});
     }
     return found->second;
   }
   const auto [found, fresh] = parameters_.try_emplace({slot, options_.compute}, kNoValue);
-  if (fresh) found->second = graph_.add_parameter(p.name, desc, slot, training_);
+  if (fresh) found->second = graph_.add_parameter(p.name, desc, slot, trained);
   return found->second;
 }
 
@@ -224,8 +235,8 @@ StepGraph GraphWriter::finish(ValueId loss, ValueId result) {
   return {std::move(graph_), loss, result};
 }
 
-std::unique_ptr<Model> make_model(const ModelConfig& config, Head head) {
-  return config.family == Family::kGpt2 ? make_gpt2(config, head) : make_encoder(config, head);
+std::unique_ptr<Model> make_model(const ModelConfig& config, Head head, const Tuning& tuning) {
+  return config.family == Family::kGpt2 ? make_gpt2(config, head, tuning) : make_encoder(config, head, tuning);
 }
 
 }  // namespace snug

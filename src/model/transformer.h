@@ -23,7 +23,7 @@ struct NormSlots {
 
 class Transformer : public Model {
  public:
-  Transformer(const ModelConfig& config, Head head, WeightNames names);
+  Transformer(const ModelConfig& config, Head head, const Tuning& tuning, WeightNames names);
   int layers() const override { return int(config_.num_hidden_layers); }
   int64_t max_length() const override { return config_.max_length(); }
   int64_t largest_product_side() const override;
@@ -32,6 +32,9 @@ class Transformer : public Model {
 
  protected:
   bool is_language_model() const { return head_ == Head::kCausalLm || head_ == Head::kMaskedLm; }
+
+  // Later parameters stand there.
+  void begin(Stage stage, int layer = -1);
 
   // Names are ours; in files the prefix stands before them, but for heads (is_head), whose names are whole.
   struct LinearShape {
@@ -46,9 +49,15 @@ class Transformer : public Model {
   LinearSlots add_joined_linear(const std::string& name, const std::vector<std::string>& parts, const LinearShape& each);
   NormSlots add_norm(const std::string& name, bool is_head = false);
   int add_vector(const std::string& name, int64_t size, Init init, bool is_factor, bool is_head);
+  int add(Parameter parameter);
 
   ModelConfig config_;
   Head head_;
+  Tuning tuning_;
+
+ private:
+  Stage stage_ = Stage::kEmbeddings;
+  int layer_ = -1;
 };
 
 // A vocabulary's rows where it is a factor of products.
@@ -117,7 +126,7 @@ class GraphWriter {
 };
 
 // The families.
-std::unique_ptr<Model> make_encoder(const ModelConfig& config, Head head);  // BERT, RoBERTa
-std::unique_ptr<Model> make_gpt2(const ModelConfig& config, Head head);
+std::unique_ptr<Model> make_encoder(const ModelConfig& config, Head head, const Tuning& tuning);  // BERT, RoBERTa
+std::unique_ptr<Model> make_gpt2(const ModelConfig& config, Head head, const Tuning& tuning);
 
 }  // namespace snug

@@ -163,7 +163,9 @@ void initialize(const Parameter& parameter, size_t first, std::span<float> value
   }
 }
 
-void save_weights(const std::filesystem::path& folder, const ParameterTable& table, const ParameterMemory& memory) {
+void save_weights(const std::filesystem::path& folder, const Model& model, const ParameterMemory& memory,
+                  const WeightFolder* originals) {
+  const ParameterTable& table = model.parameters();
   std::vector<TensorEntry> entries;
   for (const Parameter& parameter : table) {
     for (const ParameterPart& part : parameter.parts) {
@@ -180,8 +182,14 @@ void save_weights(const std::filesystem::path& folder, const ParameterTable& tab
     size_t before = 0;
     for (const ParameterPart& part : table[i].parts) {
       const size_t count = size_t(part.rows * (table[i].is_vector ? 1 : table[i].cols));
+      const TensorEntry* const original =
+          originals != nullptr && !table[i].trained ? find_tensor(*originals, part.name, model.weight_names().prefix) : nullptr;
       in_pieces(count, std::span(buffer), [&](size_t first, std::span<float> piece) {
-        block.read((before + first) * sizeof(float), std::as_writable_bytes(piece));
+        if (original != nullptr) {
+          originals->read_as_f32(original->name, first, piece);
+        } else {
+          block.read((before + first) * sizeof(float), std::as_writable_bytes(piece));
+        }
         writer.write(part.name, piece);
       });
       before += count;

@@ -43,7 +43,9 @@ LoadReport check_weights(const WeightFolder& files, const Model& model, const Lo
 // element). `first` is even.
 void initialize(const Parameter& parameter, size_t first, std::span<float> values, const LoadOptions& options);
 
-// Writes model.safetensors under the Hugging Face names.
-void save_weights(const std::filesystem::path& folder, const ParameterTable& table, const ParameterMemory& memory);
+// Writes model.safetensors under the Hugging Face names. What is not trained comes from `originals` where they have it: in
+// memory it may have been rounded.
+void save_weights(const std::filesystem::path& folder, const Model& model, const ParameterMemory& memory,
+                  const WeightFolder* originals = nullptr);
 
 }  // namespace snug

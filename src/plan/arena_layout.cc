@@ -1,6 +1,6 @@
 #include "plan/arena_layout.h"
 
-#include "plan/memory_plan.h"
+#include "core/memory.h"
 
 namespace snug {
 namespace {
@@ -12,32 +12,40 @@ constexpr size_t kScalarBytes = kTensorAlignment;  // a handful of accumulators
 
 ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& needs) {
   ArenaLayout layout;
-  const bool training = needs.use == ArenaUse::kTraining;
-  for (const Parameter& p : parameters) {
-    const bool copied = p.is_factor && needs.compute != DType::kF32 && (p.is_vector || !needs.converts_weights);
-    layout.copy_offset.push_back(copied ? layout.copy_bytes : kNoOffset);
-    if (copied) layout.copy_bytes += align_up(size_t(p.occupied()) * dtype_bytes(needs.compute));
-    const bool kept = training || !copied || p.is_table;
-    layout.parameter_offset.push_back(kept ? layout.parameter_bytes : kNoOffset);
-    if (kept) layout.parameter_bytes += align_up(size_t(p.occupied()) * sizeof(float));
-  }
-  size_t end = layout.parameter_bytes;
-  const auto take = [&](size_t& at, size_t bytes) {
-    at = end;
-    end += align_up(bytes);
+  layout.parameters.resize(parameters.size());
+  const auto is_trained = [&](const Parameter& p) { return needs.use == ArenaUse::kTraining && p.trained; };
+  const auto has_copy = [&](const Parameter& p) {
+    return p.is_factor && needs.compute != DType::kF32 && (p.is_vector || !needs.converts_weights || !is_trained(p));
   };
-  if (training) {
-    for (size_t* region : {&layout.gradients, &layout.first_moments, &layout.second_moments}) {
-      take(*region, layout.parameter_bytes);
+  // Appends a region that holds bytes_of(parameter) of each parameter that has any.
+  const auto place = [&](Stretch& region, size_t ParameterPlace::*offset, const auto& bytes_of) {
+    region.offset = layout.bytes;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const size_t bytes = bytes_of(parameters[i]);
+      if (bytes == 0) continue;
+      layout.parameters[i].*offset = layout.bytes;
+      layout.bytes += align_up(bytes);
     }
-  }
-  take(layout.copies, layout.copy_bytes);
+    region.bytes = layout.bytes - region.offset;
+  };
+  const auto exact_bytes = [](const Parameter& p) { return size_t(p.occupied()) * sizeof(float); };
+  const auto trained_bytes = [&](const Parameter& p) { return is_trained(p) ? exact_bytes(p) : 0; };
+  place(layout.trained, &ParameterPlace::weight, trained_bytes);
+  place(layout.others, &ParameterPlace::weight,
+        [&](const Parameter& p) { return !is_trained(p) && (!has_copy(p) || p.is_table) ? exact_bytes(p) : 0; });
+  place(layout.gradients, &ParameterPlace::gradient, trained_bytes);
+  place(layout.states, &ParameterPlace::state,
+        [&](const Parameter& p) { return is_trained(p) ? state_bytes(needs.optimizer, p) : 0; });
+  place(layout.copies, &ParameterPlace::copy,
+        [&](const Parameter& p) { return has_copy(p) ? size_t(p.occupied()) * dtype_bytes(needs.compute) : 0; });
+  const auto take = [&](Stretch& region, size_t bytes) {
+    region = {layout.bytes, bytes};
+    layout.bytes += align_up(bytes);
+  };
   take(layout.scalars, kScalarBytes);
-  layout.table_bytes = needs.table_bytes;
   take(layout.tables, needs.table_bytes);
-  layout.transient_bytes = needs.transient_bytes;
   take(layout.transient, needs.transient_bytes);
-  layout.bytes = align_up(end, kPage);
+  layout.bytes = align_up(layout.bytes, kPage);
   return layout;
 }
 

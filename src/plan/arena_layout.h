@@ -1,7 +1,8 @@
 // Where everything lies inside the arena:
-//   weights | gradients | first moments | second moments | copies | scalars | device tables | transient region
-// Inside each of the first four, parameter i starts at the same offset, so one table serves all of them. Copies are the
-// weights that products read, in the type they compute in; there are none in fp32, and nothing else in inference.
+//   trained weights | other weights | gradients | optimizer state | copies | scalars | device tables | transient region
+// Trained weights and their gradients are laid out alike. Copies are the weights that products read, in the type they
+// compute in; there are none in fp32. What is not trained lies there only in the types it is read in, and neither has a
+// gradient nor optimizer state: the same holds for all weights in inference.
 #pragma once
 
 #include <cstddef>
@@ -9,29 +10,40 @@
 
 #include "core/dtype.h"
 #include "model/parameters.h"
+#include "optim/optimizer.h"
 
 namespace snug {
 
 inline constexpr size_t kNoOffset = size_t(-1);
 
+// A part of the arena.
+struct Stretch {
+  size_t offset = 0, bytes = 0;
+};
+
+// Where one parameter lies in the arena; kNoOffset: not there.
+struct ParameterPlace {
+  size_t weight = kNoOffset;    // fp32
+  size_t copy = kNoOffset;      // in the compute type
+  size_t gradient = kNoOffset;  // fp32
+  size_t state = kNoOffset;     // the optimizer's
+};
+
 struct ArenaLayout {
-  std::vector<size_t> parameter_offset;  // by parameter, inside each of the regions below; kNoOffset: only a copy
-  size_t parameter_bytes = 0;            // of one such region
-  size_t weights = 0, gradients = 0, first_moments = 0, second_moments = 0;
-  std::vector<size_t> copy_offset;  // by parameter, inside `copies`; kNoOffset where there is none
-  size_t copies = 0, copy_bytes = 0;
-  size_t scalars = 0;
-  size_t tables = 0, table_bytes = 0;  // what a device keeps besides: micro-batches, chunks of the update
-  size_t transient = 0, transient_bytes = 0;
+  std::vector<ParameterPlace> parameters;
+  Stretch trained, others, gradients, states, copies, scalars;
+  Stretch tables;  // what a device keeps besides: micro-batches, chunks of the update
+  Stretch transient;
   size_t bytes = 0;  // whole pages
 };
 
-enum class ArenaUse { kTraining, kInference };  // inference has weights and transients only
+enum class ArenaUse { kTraining, kInference };
 
 struct ArenaNeeds {
   ArenaUse use = ArenaUse::kTraining;
   DType compute = DType::kF32;
-  bool converts_weights = false;  // matrices are converted when used: only vectors have copies
+  bool converts_weights = false;  // trained matrices are converted when used: they have no copies
+  Optimizer optimizer = Optimizer::kAdamW;
   size_t transient_bytes = 0, table_bytes = 0;
 };
 

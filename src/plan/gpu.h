@@ -17,12 +17,13 @@ struct StepState {
   float loss_scale = 1.0f;            // 1 / targets in the whole step, times the fp16 loss scale
 };
 
-// A stretch of one parameter, at most kUpdateChunk elements. Offsets count elements from the start of the regions of
-// weights, gradients and moments, which are laid out alike.
+// A stretch of one trained parameter, at most kUpdateChunk elements. Offsets count elements from the start of a region and
+// are multiples of 16.
 inline constexpr int32_t kUpdateChunk = 4096;
 struct UpdateChunk {
-  int64_t offset = 0;        // a multiple of 16
-  int64_t copy_offset = -1;  // of the compute-type copy, in its elements (a multiple of 16); -1: none
+  int64_t offset = 0;            // in weights and gradients, which are laid out alike
+  int64_t first = 0, second = 0;  // moments, in the optimizer's state
+  int64_t copy_offset = -1;      // in the compute-type copies; -1: none
   int32_t count = 0;
   int16_t decays = 0;          // whether weight decay applies
   int16_t keeps_gradient = 0;  // the next step writes it without looking: it is not set to zero

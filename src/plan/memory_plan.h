@@ -8,15 +8,10 @@
 #include <cstddef>
 #include <vector>
 
+#include "core/memory.h"
 #include "graph/graph.h"
 
 namespace snug {
-
-inline constexpr size_t kTensorAlignment = 256;  // what every device likes
-
-constexpr size_t align_up(size_t bytes, size_t alignment = kTensorAlignment) {
-  return (bytes + alignment - 1) / alignment * alignment;
-}
 
 struct Placement {
   size_t offset = 0;

@@ -155,6 +155,7 @@ class Search {
                                 {.use = training() ? ArenaUse::kTraining : ArenaUse::kInference,
                                  .compute = request_.graph.compute,
                                  .converts_weights = choice.converts_weights,
+                                 .optimizer = request_.optimizer,
                                  .transient_bytes = transient,
                                  .table_bytes = request_.process.table_bytes ? request_.process.table_bytes(plan.capacity) : 0});
     plan.arena_bytes = plan.layout.bytes;
@@ -168,17 +169,18 @@ class Search {
 
   void itemise(Plan& plan) const {
     const bool cpu = request_.device.kind == DeviceKind::kCpu;
-    const uint64_t weights = plan.layout.parameter_bytes, copies = plan.layout.copy_bytes;
+    const ArenaLayout& layout = plan.layout;
+    const uint64_t weights = layout.trained.bytes + layout.others.bytes, copies = layout.copies.bytes;
     const uint64_t taken = (plan.arena_bytes + request_.process.arena_granule - 1) / request_.process.arena_granule *
                            request_.process.arena_granule;
     plan.items = {{"weights", weights}};
     if (copies > 0) plan.items.push_back({fmt::format("weights in {}", dtype_name(plan.compute)), copies});
     if (training()) {
-      plan.items.push_back({"gradients", weights});
-      plan.items.push_back({"optimizer state", 2 * weights});
+      plan.items.push_back({"gradients", layout.gradients.bytes});
+      plan.items.push_back({"optimizer state", layout.states.bytes});
     }
     plan.items.push_back({training() ? "activations and workspace" : "activations",
-                          taken - (training() ? 4 : 1) * weights - copies});
+                          taken - weights - copies - layout.gradients.bytes - layout.states.bytes});
     if (cpu) plan.items.push_back({"data and file buffers", plan.buffer_bytes});
     plan.items.push_back({cpu ? "program, libraries, tokenizer" : "CUDA context, libraries, kernels", plan.overhead_bytes});
     if (request_.process.launch_bytes) {

@@ -67,6 +67,7 @@ struct PlanChoice {
 struct PlanRequest {
   const Model* model = nullptr;
   GraphOptions graph;  // purpose, pooling; recomputed_layers is the planner's
+  Optimizer optimizer = Optimizer::kAdamW;
   Workload workload;
   ProcessFacts process;
   uint64_t budget_bytes = 0;

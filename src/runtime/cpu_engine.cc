@@ -23,16 +23,20 @@ CpuEngine::CpuEngine(const Model& model, const Plan& plan, uint64_t seed)
   }
 }
 
-Block CpuEngine::region(Region region) { return {&arena_, region_offset(plan_.layout, region), plan_.layout.parameter_bytes}; }
+Block CpuEngine::region(Region region) {
+  const Stretch& stretch = region_of(plan_.layout, region);
+  return {&arena_, stretch.offset, stretch.bytes};
+}
 
-std::span<float> CpuEngine::floats(Region region) const {
-  return {reinterpret_cast<float*>(arena_.base() + region_offset(plan_.layout, region)),
-          plan_.layout.parameter_bytes / sizeof(float)};
+Block CpuEngine::weight(size_t parameter) { return {&arena_, plan_.layout.parameters[parameter].weight, fp32_bytes(parameter)}; }
+
+std::span<float> CpuEngine::floats(size_t offset, size_t bytes) const {
+  return {reinterpret_cast<float*>(arena_.base() + offset), bytes / sizeof(float)};
 }
 
 void CpuEngine::begin(uint64_t targets) {
-  std::byte* const gradients = arena_.base() + plan_.layout.gradients;
-  over_ranges(int64_t(plan_.layout.parameter_bytes), kZeroGrain,
+  std::byte* const gradients = arena_.base() + plan_.layout.gradients.offset;
+  over_ranges(int64_t(plan_.layout.gradients.bytes), kZeroGrain,
               [&](int64_t begin, int64_t end) { std::memset(gradients + begin, 0, size_t(end - begin)); });
   *step_.scalar(plan_.step->loss) = 0;
   context_ = {.seed = seed_, .training = true, .loss_scale = 1.0f / float(targets)};
@@ -44,7 +48,8 @@ void CpuEngine::accumulate(const Batch& micro_batch) {
 }
 
 void CpuEngine::update(const AdamWStep& adam, double max_gradient_norm) {
-  result_ = {*step_.scalar(plan_.step->loss), std::sqrt(sum_of_squares(floats(Region::kGradients))), false};
+  const Stretch& gradients = plan_.layout.gradients;
+  result_ = {*step_.scalar(plan_.step->loss), std::sqrt(sum_of_squares(floats(gradients.offset, gradients.bytes))), false};
   if (!std::isfinite(result_.loss) || !std::isfinite(result_.gradient_norm)) return;
   result_.applied = true;
   AdamWStep step = adam;
@@ -52,11 +57,11 @@ void CpuEngine::update(const AdamWStep& adam, double max_gradient_norm) {
   if (max_gradient_norm > 0) step.gradient_scale = std::min(1.0, max_gradient_norm / (result_.gradient_norm + 1e-6));
   for (size_t i = 0; i < model_.parameters().size(); ++i) {
     const Parameter& parameter = model_.parameters()[i];
+    if (!parameter.trained) continue;
     step.weight_decay = parameter.decays ? adam.weight_decay : 0.0;
-    const auto part = [&](Region region) {
-      return floats(region).subspan(plan_.layout.parameter_offset[i] / sizeof(float), size_t(parameter.size()));
-    };
-    adamw(part(Region::kWeights), part(Region::kGradients), part(Region::kFirstMoments), part(Region::kSecondMoments), step);
+    const ParameterPlace& place = plan_.layout.parameters[i];
+    const auto array = [&](size_t offset) { return floats(offset, fp32_bytes(i)); };
+    adamw(array(place.weight), array(place.gradient), array(place.state), array(place.state + moment_bytes(parameter)), step);
   }
 }
 

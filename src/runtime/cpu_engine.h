@@ -19,10 +19,11 @@ class CpuEngine : public Engine {
   double take_loss() override;
   std::span<const float> result() override;
   Block region(Region region) override;
+  Block weight(size_t parameter) override;
   uint64_t arena_bytes() const override { return arena_.resident_bytes(); }
 
  private:
-  std::span<float> floats(Region region) const;
+  std::span<float> floats(size_t offset, size_t bytes) const;
 
   uint64_t seed_;
   Arena arena_;

@@ -16,14 +16,13 @@ void LossScale::after_step(bool applied) {
   clean_steps = 0;
 }
 
-size_t region_offset(const ArenaLayout& layout, Region region) {
+const Stretch& region_of(const ArenaLayout& layout, Region region) {
   switch (region) {
-    case Region::kWeights: return layout.weights;
+    case Region::kWeights: return layout.trained;
     case Region::kGradients: return layout.gradients;
-    case Region::kFirstMoments: return layout.first_moments;
-    case Region::kSecondMoments: return layout.second_moments;
+    case Region::kState: break;
   }
-  return 0;
+  return layout.states;
 }
 
 }  // namespace snug

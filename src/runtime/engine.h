@@ -31,9 +31,9 @@ struct LossScale {
   bool hopeless() const { return failed_steps > 20 || scale < 1e-4; }
 };
 
-enum class Region : uint8_t { kWeights, kGradients, kFirstMoments, kSecondMoments };  // all fp32
-
-size_t region_offset(const ArenaLayout& layout, Region region);
+// What training changes, each in one piece: weights and gradients in fp32, and the optimizer's state.
+enum class Region : uint8_t { kWeights, kGradients, kState };
+const Stretch& region_of(const ArenaLayout& layout, Region region);
 
 class Engine {
  public:
@@ -63,10 +63,10 @@ class Engine {
   int64_t result_columns() const { return plan_.step->graph.value(plan_.step->result).desc.cols; }
 
   virtual Block region(Region region) = 0;
-  virtual Block parameter(Region of, size_t index) {
-    const Block whole = region(of);
-    return {whole.memory, whole.offset + plan_.layout.parameter_offset[index],
-            size_t(model_.parameters()[index].size()) * sizeof(float)};
+  // One parameter in fp32, trained or not.
+  virtual Block weight(size_t parameter) = 0;
+  Block gradient(size_t parameter) {
+    return {region(Region::kGradients).memory, plan_.layout.parameters[parameter].gradient, fp32_bytes(parameter)};
   }
   // After weights were written from outside.
   virtual void weights_changed() {}
@@ -76,6 +76,8 @@ class Engine {
   virtual uint64_t arena_bytes() const = 0;  // occupied, as the system counts it
 
  protected:
+  size_t fp32_bytes(size_t parameter) const { return size_t(model_.parameters()[parameter].size()) * sizeof(float); }
+
   const Model& model_;
   const Plan& plan_;
 };

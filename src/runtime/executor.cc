@@ -26,7 +26,7 @@ Executor::Executor(const Graph& graph, const MemoryPlan& plan, const ArenaLayout
     prepared.first_out = tensors_.size();
     add(node.outputs);
     const Placement& workspace = plan.workspaces[n];
-    prepared.workspace = {base + layout.transient + workspace.offset, workspace.bytes};
+    prepared.workspace = {base + layout.transient.offset + workspace.offset, workspace.bytes};
     nodes_.push_back(prepared);
   }
 }
@@ -35,12 +35,13 @@ std::byte* Executor::address(ValueId id) const {
   const Value& value = graph_.value(id);
   const auto slot = size_t(value.slot);
   switch (value.storage) {
-    case Storage::kTransient: return base_ + layout_.transient + plan_.values[size_t(id)].offset;
-    case Storage::kParameter:
-      return value.desc.dtype == DType::kF32 ? base_ + layout_.weights + layout_.parameter_offset[slot]
-                                             : base_ + layout_.copies + layout_.copy_offset[slot];
-    case Storage::kGradient: return base_ + layout_.gradients + layout_.parameter_offset[slot];
-    case Storage::kScalar: return base_ + layout_.scalars + slot * sizeof(double);
+    case Storage::kTransient: return base_ + layout_.transient.offset + plan_.values[size_t(id)].offset;
+    case Storage::kParameter: {
+      const ParameterPlace& place = layout_.parameters[slot];
+      return base_ + (value.desc.dtype == DType::kF32 ? place.weight : place.copy);
+    }
+    case Storage::kGradient: return base_ + layout_.parameters[slot].gradient;
+    case Storage::kScalar: return base_ + layout_.scalars.offset + slot * sizeof(double);
   }
   return nullptr;
 }

@@ -42,7 +42,7 @@ struct Loaded {
     request.pinned_capacity = capacity;
     plan = make_plan(request);
     engine = std::make_unique<CpuEngine>(*model, plan, 1);
-    load_weights(WeightFolder(folder), *model, [&](size_t i) { return engine->parameter(Region::kWeights, i); }, {});
+    load_weights(WeightFolder(folder), *model, [&](size_t i) { return engine->weight(i); }, {});
     engine->weights_changed();
   }
 

@@ -74,7 +74,7 @@ class Golden : public testing::TestWithParam<Case> {
                              .head_chunk = GetParam().head_chunk};
     plan = make_plan(request);
     auto engine = std::make_unique<CpuEngine>(*model_, plan, /*seed=*/1);
-    load_weights(WeightFolder(folder_), *model_, [&](size_t i) { return engine->parameter(Region::kWeights, i); }, {});
+    load_weights(WeightFolder(folder_), *model_, [&](size_t i) { return engine->weight(i); }, {});
     engine->weights_changed();
     return engine;
   }
@@ -144,7 +144,7 @@ TEST_P(Golden, EveryGradient) {
   for (size_t i = 0; i < model_->parameters().size(); ++i) {
     const Parameter& parameter = model_->parameters()[i];
     std::vector<float> gradient(size_t(parameter.size()));
-    engine->parameter(Region::kGradients, i).read(0, std::as_writable_bytes(std::span(gradient)));
+    engine->gradient(i).read(0, std::as_writable_bytes(std::span(gradient)));
     std::span<const float> ours = gradient;
     for (const ParameterPart& part : parameter.parts) {
       const auto want = read(expected, "gradient." + part.name);

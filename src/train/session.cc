@@ -40,7 +40,7 @@ void Session::start(Plan plan) {
   }
   engine_ = platform_->make_engine(*model_, plan_, /*seed=*/0);
   const LoadReport report = load_weights(
-      WeightFolder(options_.model), *model_, [this](size_t i) { return engine_->parameter(Region::kWeights, i); }, {});
+      WeightFolder(options_.model), *model_, [this](size_t i) { return engine_->weight(i); }, {});
   engine_->weights_changed();
   if (!report.made_new.empty()) {
     throw Error(ErrorKind::kInput, fmt::format("{}: has no {}", options_.model, fmt::join(report.made_new, ", ")),

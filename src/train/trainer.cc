@@ -2,6 +2,7 @@
 // from counters, so a run that is killed and resumed continues the same curve bit for bit.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -68,7 +69,7 @@ class Trainer {
  private:
   std::vector<CheckpointTensor> checkpoint_tensors() const;
   ParameterMemory weight_memory() const {
-    return [this](size_t parameter) { return engine_->parameter(Region::kWeights, parameter); };
+    return [this](size_t parameter) { return engine_->weight(parameter); };
   }
   void load();
   void check_same_run(const Json& state) const;
@@ -79,6 +80,7 @@ class Trainer {
   void evaluate(uint64_t step);
   bool improved(const std::map<std::string, double>& metrics);
   void save(uint64_t step);
+  void save_weights_to(const fs::path& folder);
   void save_final_weights();
   TrainSummary summary() const;
   double epoch_of(uint64_t step) const { return double(step) / double(job_.steps_per_epoch); }
@@ -121,12 +123,12 @@ Trainer::Trainer(const TrainingJob& job, std::optional<Resume> resume,
 
 std::vector<CheckpointTensor> Trainer::checkpoint_tensors() const {
   return {{"weights", DType::kF32, engine_->region(Region::kWeights)},
-          {"first_moments", DType::kF32, engine_->region(Region::kFirstMoments)},
-          {"second_moments", DType::kF32, engine_->region(Region::kSecondMoments)}};
+          {"optimizer_state", DType::kU8, engine_->region(Region::kState)}};
 }
 
 void Trainer::load() {
-  if (!resume_) {
+  const bool some_frozen = !std::ranges::all_of(job_.model->parameters(), &Parameter::trained);
+  if (!resume_ || some_frozen) {  // a checkpoint holds what is trained
     const LoadReport report = load_weights(WeightFolder(job_.options.model), *job_.model, weight_memory(), job_.load);
     if (!report.made_new.empty()) {
       say(fmt::format("not in the model's files, so made new: {} (seed {})", fmt::join(report.made_new, ", "),
@@ -136,8 +138,8 @@ void Trainer::load() {
       say(fmt::format("in the model's files, not used here: {} tensors ({}{})", report.unused.size(), report.unused[0],
                       report.unused.size() > 1 ? ", ..." : ""));
     }
-    return;
   }
+  if (!resume_) return;
   check_same_run(resume_->state);
   load_checkpoint_tensors(resume_->checkpoint, checkpoint_tensors());
   first_step_ = resume_->step;
@@ -165,6 +167,7 @@ Json Trainer::fingerprint() const {
           {"max_grad_norm", o.max_grad_norm},
           {"precision", dtype_name(job_.plan.compute)},
           {"masking", {o.mlm_probability, o.whole_word_mask}},
+          {"freeze", o.freeze},
           {"labels", job_.folder.config.labels}};
 }
 
@@ -308,11 +311,16 @@ void Trainer::save(uint64_t step) {
   save_checkpoint(output() / "checkpoints", contents, int(job_.options.save_total_limit));
 }
 
+void Trainer::save_weights_to(const fs::path& folder) {
+  const WeightFolder originals(job_.options.model);
+  save_weights(folder, *job_.model, weight_memory(), &originals);
+}
+
 void Trainer::save_final_weights() {
   if (job_.options.load_best_model_at_end && fs::exists(best_folder())) {
     load_weights(WeightFolder(best_folder()), *job_.model, weight_memory(), job_.load);
   }
-  save_weights(output(), job_.model->parameters(), weight_memory());
+  save_weights_to(output());
 }
 
 TrainSummary Trainer::run() {
@@ -341,7 +349,7 @@ TrainSummary Trainer::run() {
         const bool better = improved(last_eval_);
         if (better && o.load_best_model_at_end) {
           make_directories(best_folder());
-          save_weights(best_folder(), job_.model->parameters(), weight_memory());
+          save_weights_to(best_folder());
         }
         stopped_early_ =
             o.early_stopping_patience > 0 && evaluations_without_improvement_ >= o.early_stopping_patience;

@@ -145,6 +145,8 @@ ModelConfig with_dropout(const TrainOptions& options, ModelConfig config) {
   return config;
 }
 
+Tuning tuning_of(const TrainOptions& options) { return {.freeze = options.freeze, .lora = {}}; }
+
 void set_schedule(TrainingJob& job) {
   const TrainOptions& o = job.options;
   job.steps_per_epoch = steps_per_epoch(job.train->rows(), uint64_t(o.batch_size));
@@ -300,7 +302,7 @@ TrainingJob prepare_training(const TrainOptions& options, const std::optional<Pr
   job.task = task_of(options, job.folder.config);
   job.platform->warm_up();
   // A classifier's size follows from the data; what a family cannot learn at all is said before it is read.
-  const auto build = [&] { job.model = make_model(with_dropout(options, job.folder.config), head_of(job.task)); };
+  const auto build = [&] { job.model = make_model(with_dropout(options, job.folder.config), head_of(job.task), tuning_of(options)); };
   if (is_language(job.task)) {
     build();
     open_text(job);

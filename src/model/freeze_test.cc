@@ -1,0 +1,68 @@
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "model/model.h"
+
+namespace snug {
+namespace {
+
+ModelConfig config_of(Family family) {
+  ModelConfig config = default_config(family);
+  config.vocab_size = 50;
+  config.hidden_size = 8;
+  config.num_hidden_layers = 4;
+  config.num_attention_heads = 2;
+  config.intermediate_size = 16;
+  config.labels = {"a", "b"};
+  return config;
+}
+
+// Names of what is still trained.
+std::vector<std::string> trained(Family family, Head head, const std::vector<std::string>& entries) {
+  const auto model = make_model(config_of(family), head, {.freeze = entries, .lora = {}});
+  std::vector<std::string> names;
+  for (const Parameter& p : model->parameters()) {
+    if (p.trained) names.push_back(p.name);
+  }
+  return names;
+}
+
+size_t count(Family family, Head head, const std::vector<std::string>& entries) { return trained(family, head, entries).size(); }
+
+constexpr size_t kPerLayer = 12;  // qkv, attention out, norm, in, out, norm: a weight and a bias each
+constexpr size_t kBert = 5 + 4 * kPerLayer + 4;
+
+TEST(Freeze, NamesRangesAndPatterns) {
+  const auto bert = [](const std::vector<std::string>& entries) { return count(Family::kBert, Head::kClassifier, entries); };
+  EXPECT_EQ(bert({}), kBert);
+  EXPECT_EQ(bert({"embeddings"}), kBert - 5);
+  EXPECT_EQ(bert({"layers.1"}), kBert - kPerLayer);
+  EXPECT_EQ(bert({"encoder.0-2", "embeddings"}), kBert - 3 * kPerLayer - 5);
+  EXPECT_EQ(bert({"all-but-head"}), 4u);
+  EXPECT_EQ(bert({"*.LayerNorm"}), kBert - 2 - 4 * 4);
+  EXPECT_EQ(bert({"embeddings.word_embeddings.weight"}), kBert - 1);
+  EXPECT_EQ(bert({"bert.encoder.layer.3"}), kBert - kPerLayer);
+  EXPECT_EQ(bert({"pooler"}), kBert - 2);
+  EXPECT_EQ(trained(Family::kBert, Head::kClassifier, {"all-but-head", "pooler"}),
+            (std::vector<std::string>{"classifier.weight", "classifier.bias"}));
+  EXPECT_EQ(count(Family::kGpt2, Head::kCausalLm, {"embeddings", "h.0-3"}), 2u);  // the last norm
+}
+
+TEST(Freeze, RefusesWhatIsNotThere) {
+  const auto refused = [](Family family, Head head, const std::vector<std::string>& entries) {
+    try {
+      count(family, head, entries);
+    } catch (const Error& error) {
+      return error.kind() == ErrorKind::kUsage;
+    }
+    return false;
+  };
+  EXPECT_TRUE(refused(Family::kBert, Head::kClassifier, {"layers.4"}));
+  EXPECT_TRUE(refused(Family::kBert, Head::kClassifier, {"layers.2-9"}));
+  EXPECT_TRUE(refused(Family::kBert, Head::kClassifier, {"embedding"}));
+  EXPECT_TRUE(refused(Family::kBert, Head::kClassifier, {"all-but-head", "classifier", "pooler"}));
+  EXPECT_TRUE(refused(Family::kGpt2, Head::kCausalLm, {"all-but-head"}));  // its head is the word table
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,74 @@
+"""Training a part of a model: frozen layers and adapters."""
+import json
+import os
+import shutil
+import struct
+import unittest
+
+from harness import SnugTest, read_losses, run, write_csv
+
+
+def read_tensors(path):
+    """Name -> stored bytes of a safetensors file."""
+    with open(path, "rb") as f:
+        size, = struct.unpack("<Q", f.read(8))
+        header = json.loads(f.read(size))
+        data = f.read()
+    return {name: data[slice(*entry["data_offsets"])] for name, entry in header.items() if name != "__metadata__"}
+
+
+class Tuning(SnugTest):
+    def setUp(self):
+        super().setUp()
+        self.model = self.init(hidden=64, layers=3)
+        self.data = write_csv(self.path("train.csv"), 400, self.rng, longest=20)
+
+    def train(self, name, *flags, expect=0, steps=30):
+        return run("train", "--model", self.model, "--train", self.data, "--batch-size", 16, "--max-steps", steps, "--dropout", 0.1,
+                   "--learning-rate", 1e-3, "--output-dir", self.path(name), "--json", *self.cache(), *flags, expect=expect)
+
+    def changed(self, name):
+        """Names of the tensors that training has changed."""
+        before = read_tensors(os.path.join(self.model, "model.safetensors"))
+        after = read_tensors(self.path(name, "model.safetensors"))
+        return {n for n in after if after[n] != before.get(n)}
+
+
+class Freeze(Tuning):
+    def test_frozen_tensors_stay_bit_for_bit(self):
+        self.train("out", "--freeze", "embeddings,layers.0-1")
+        changed = self.changed("out")
+        self.assertTrue(any("layer.2." in name for name in changed))
+        self.assertTrue(any("classifier" in name for name in changed))
+        self.assertFalse(any("embeddings" in name or "layer.0." in name or "layer.1." in name for name in changed))
+
+    def test_less_is_planned_and_used(self):
+        full = self.train("full").json()
+        head = self.train("head", "--freeze", "all-but-head").json()
+        self.assertLess(head["plan"]["peak_bytes"], full["plan"]["peak_bytes"])
+        for report in (full, head):
+            self.assertEqual(report["predicted_arena_bytes"], report["measured_arena_bytes"])
+        self.assertTrue(self.changed("head") <= {"classifier.weight", "classifier.bias", "bert.pooler.dense.weight",
+                                                 "bert.pooler.dense.bias"})
+
+    def test_same_losses_under_other_plans_and_after_resuming(self):
+        flags = ("--freeze", "embeddings,layers.0", "--save-steps", 10)
+        self.train("whole", *flags)
+        self.train("again", *flags, "--recompute", "all")
+        self.assertEqual(read_losses(self.path("whole")), read_losses(self.path("again")))
+        self.train("half", *flags, "--save-total-limit", 9)
+        for step in (20, 30):
+            shutil.rmtree(self.path("half", "checkpoints", f"step-{step}"))
+        self.train("half", *flags, "--resume-from-checkpoint", "latest")
+        self.assertEqual(read_tensors(self.path("half", "model.safetensors")), read_tensors(self.path("whole", "model.safetensors")))
+
+    def test_refusals_say_what_there_is(self):
+        for entry, said in (("encoder.7", "layers 0 to 2"), ("nothing-like-it", "no parameter"), ("*", "nothing is left"),
+                            ("layers.2-1,embeddings", "layers 0 to 2")):
+            with self.subTest(entry):
+                result = self.train("bad", "--freeze", entry, "--overwrite-output-dir", expect=2)
+                self.assertIn(said, result.err)
+
+
+if __name__ == "__main__":
+    unittest.main()
