@@ -59,6 +59,9 @@ struct TrainOptions : CommonOptions {
   int64_t early_stopping_patience = 0;    // 0: off
   int64_t logging_steps = 0;              // a line on standard error every so many steps; 0: a progress line only
   std::vector<std::string> freeze;        // what is not trained: embeddings, layers.0-5, all-but-head, names, patterns
+  int64_t lora_rank = 0;  // 0: no adapters
+  double lora_alpha = 8, lora_dropout = 0;
+  std::vector<std::string> lora_target_modules;  // empty: query and value, c_attn of GPT-2
   std::string recompute = "auto";         // auto, none, all, or a number of layers
   int64_t micro_batch_tokens = 0;         // 0: the planner chooses
   std::string resume_from_checkpoint;     // "latest" or a folder
@@ -165,6 +168,13 @@ struct GenerateSummary {
 // on_piece is called with the number of a text and what has just been added to it.
 GenerateSummary generate(const GenerateOptions& options,
                          const std::function<void(size_t text, const std::string& piece)>& on_piece = {});
+
+struct MergeOptions {
+  std::string model;  // empty: the one the adapter names
+  std::string adapter, output_dir;
+};
+// Adds an adapter to the weights it belongs to: a plain model folder.
+void merge_adapter(const MergeOptions& options);
 
 struct InitOptions {
   std::string model_type = "bert", train, output_dir;  // bert, roberta, gpt2

@@ -34,6 +34,15 @@ void add_init(CLI::App& app) {
   command->callback([options] { init_model(*options); });
 }
 
+void add_merge(CLI::App& app) {
+  const auto options = std::make_shared<MergeOptions>();
+  CLI::App* command = app.add_subcommand("merge", "add an adapter to the model it belongs to: a plain model folder");
+  command->add_option("--adapter", options->adapter, "folder of adapters, as snug train --lora-rank or PEFT write it")->required();
+  command->add_option("--model", options->model, "the model it belongs to [the one its configuration names]");
+  command->add_option(spellings("--output-dir"), options->output_dir, "the new folder")->required();
+  command->callback([options] { merge_adapter(*options); });
+}
+
 void add_inspect(CLI::App& app) {
   struct Flags {
     std::string folder;
@@ -101,6 +110,7 @@ void add_doctor(CLI::App& app) {
 
 void add_model_commands(CLI::App& app) {
   add_init(app);
+  add_merge(app);
   add_inspect(app);
   add_doctor(app);
 }

@@ -55,6 +55,13 @@ void add_batch_flags(CLI::App& command, TrainingFlags& flags) {
       ->capture_default_str();
   command.add_option("--freeze", o.freeze, "not trained: embeddings, layers.0-5, all-but-head, names or patterns, comma-separated")
       ->delimiter(',');
+  command.add_option(spellings("--lora-rank,--lora-r"), o.lora_rank, "train adapters of this rank and the head alone; 0: no adapters")
+      ->capture_default_str();
+  command.add_option(spellings("--lora-alpha"), o.lora_alpha, "adapters count alpha / rank")->capture_default_str();
+  command.add_option(spellings("--lora-dropout"), o.lora_dropout, "of what goes into adapters")->capture_default_str();
+  command.add_option(spellings("--lora-target-modules"), o.lora_target_modules,
+                     "layers with adapters: query,value,dense, c_attn, ..., all-linear [query,value; gpt2: c_attn]")
+      ->delimiter(',');
   command.add_option("--recompute", o.recompute, "auto, none, all, or a number of layers")->capture_default_str();
   command.add_option(spellings("--micro-batch-tokens"), o.micro_batch_tokens, "pin the micro-batch; 0: planned")
       ->capture_default_str();

@@ -291,6 +291,7 @@ TEST(CudaDropout, MatchesTheCpu) {
     const bool add = seed % 4 < 2;
     c.check(Dropout({dropout, 5}, add), {c.random(sequences(dtype, width))},
             {c.target(sequences(dtype, width), add)});
+    c.check(Dropout({dropout, 5, true}, add), {c.random(tokens(dtype, width))}, {c.target(tokens(dtype, width), add)});
   });
 }
 

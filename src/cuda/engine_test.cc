@@ -164,6 +164,18 @@ TEST_F(CudaEngineTest, OtherPlansAgreeToRounding) {
   }
 }
 
+TEST_F(CudaEngineTest, FrozenLayersAndAdaptersAgreeWithTheCpu) {
+  SNUG_NEEDS_GPU();
+  for (const Tuning& tuning : {Tuning{.freeze = {"embeddings", "layers.0-1"}, .lora = {}},
+                               Tuning{.freeze = {}, .lora = {.rank = 4, .alpha = 8, .dropout = 0.1, .targets = {"query", "value", "dense"}}}}) {
+    model_ = make_model(small_config(), Head::kClassifier, tuning);
+    const Curve cpu = on_cpu();
+    expect_close(on_gpu({kWhole, 0, DType::kF32}), cpu, 1e-4);
+    expect_close(on_gpu({300, 2, DType::kF32}), cpu, 1e-4);
+    expect_close(on_gpu({kWhole, 0, DType::kBF16}), cpu, 2e-2);
+  }
+}
+
 // Prediction and embedding have a plan of their own, in which the factors of products exist in the compute type alone.
 TEST_F(CudaEngineTest, ScoresAndEmbeddingsAgreeWithTheCpu) {
   SNUG_NEEDS_GPU();

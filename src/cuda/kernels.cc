@@ -30,6 +30,7 @@ std::pair<const std::type_index, LaunchFunction> entry() {
 
 LaunchFunction launcher_of(const Op& op) {
   static const std::unordered_map<std::type_index, LaunchFunction> table = {
+      entry<AdapterGradient>(),
       entry<Attention>(),
       entry<AttentionGradient>(),
       entry<CachedAttention>(),

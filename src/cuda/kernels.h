@@ -6,6 +6,7 @@
 #include "cuda/launch.h"
 
 namespace snug {
+class AdapterGradient;
 class Attention;
 class AttentionGradient;
 class CachedAttention;
@@ -29,10 +30,12 @@ class TargetRows;
 class TargetRowsGradient;
 class VocabularyLoss;
 class VocabularyLossGradient;
+struct Adapters;
 }  // namespace snug
 
 namespace snug::cuda {
 
+void launch(const AdapterGradient& op, const Launch& call);
 void launch(const Attention& op, const Launch& call);
 void launch(const AttentionGradient& op, const Launch& call);
 void launch(const CachedAttention& op, const Launch& call);
@@ -60,6 +63,9 @@ void launch(const VocabularyLossGradient& op, const Launch& call);
 // The launch() of an operator seen through its base.
 using LaunchFunction = void (*)(const Op& op, const Launch& call);
 LaunchFunction launcher_of(const Op& op);
+
+// ops/linear.h's, on the device.
+void add_adapters(const Adapters& adapters, std::span<const Tensor> pairs, const Tensor& y, const Launch& call);
 
 // The activation of a linear layer behind its product: y = activation(pre), elementwise over [rows, cols].
 void launch_activation(const Linear& op, const Tensor& pre, const Tensor& y, const Launch& call);

@@ -100,6 +100,34 @@ TEST(CudaLinear, MatchesTheCpu) {
   }
 }
 
+TEST(CudaAdapters, MatchTheCpu) {
+  SNUG_NEEDS_GPU();
+  uint64_t seed = 0;
+  for (DType dtype : kTypes) {
+    for (const Activation activation : {Activation::kNone, Activation::kGelu, Activation::kGeluTanh}) {
+      for (const int64_t rank : {8, 4, 1, 13}) {
+        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", activation " << int(activation) << ", rank " << rank);
+        const int64_t in = 64, part = 48, out = 3 * part;
+        const PackedBatch packed(kBatches[seed % kBatches.size()], seed);
+        CudaCase c(packed, packed.batch.dims, seed++);
+        const LinearSpec spec{activation, WeightLayout::kOutIn, {.first_columns = {0, 2 * part}, .scale = 0.5f}};
+        std::vector<ValueId> inputs = {c.random(tokens(dtype, in)), c.random(fixed(dtype, out, in), 0.125), c.random(fixed(dtype, 1, out))};
+        for (int i = 0; i < 2; ++i) {
+          inputs.push_back(c.random(tokens(dtype, rank)));
+          inputs.push_back(c.random(fixed(dtype, part, rank)));
+        }
+        std::vector<ValueId> results = {c.output(tokens(dtype, out))};
+        if (keeps_pre_activation(activation)) results.push_back(c.output(tokens(dtype, out)));
+        // The product is rounded once before the adapters' share is added.
+        check_product(c, Linear(spec), inputs, results, 4.0, 8 * dtype_error(dtype));
+        const ValueId dy = c.random(tokens(dtype, out), 1.0, 0.0, 0.0);
+        check_product(c, AdapterGradient(2 * part, 0.5f), {dy, inputs[5], inputs[6]},
+                      {c.output(tokens(dtype, rank)), c.random(fixed(DType::kF32, part, rank))}, 4.0, dtype_error(dtype));
+      }
+    }
+  }
+}
+
 TEST(CudaTargetRows, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
   uint64_t seed = 0;

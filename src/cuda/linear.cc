@@ -16,6 +16,15 @@ ProductShape shape_of(ProductKind kind, const Tensor& w, WeightLayout layout, DT
           .layout = layout};
 }
 
+// The product with an adapter's up-projection, between u[rows, rank] and some columns of y.
+ProductShape adapter_shape(ProductKind kind, const Tensor& u, const Tensor& up, const Tensor& y) {
+  return {.kind = kind, .dtype = u.dtype, .rows = u.rows, .in = up.cols, .out = up.rows, .out_stride = y.cols};
+}
+
+void* column_of(const Tensor& y, int64_t column) {
+  return static_cast<std::byte*>(y.data) + size_t(column) * dtype_bytes(y.dtype);
+}
+
 }  // namespace
 
 void launch(const Linear& op, const Launch& call) {
@@ -27,12 +36,40 @@ void launch(const Linear& op, const Launch& call) {
   const Tensor& pre = kept ? kept : y;
   ProductTensors tensors{.left = x.data, .right = w.data, .bias = b.data, .result = y.data, .argument = kept.data};
   const auto activation = [&] { launch_activation(op, pre, y, call); };
-  if (op.spec.activation == Activation::kGeluTanh) {
+  const bool adapted = !op.spec.adapters.first_columns.empty();
+  if (op.spec.activation == Activation::kGeluTanh && !adapted) {
     return call.products->run_with_gelu(shape, tensors, call.workspace, call.stream, activation);
   }
   tensors.result = pre.data;
   call.products->run(shape, tensors, call.workspace, call.stream);
+  add_adapters(op.spec.adapters, call.in.subspan(3), pre, call);
   if (op.spec.activation != Activation::kNone) activation();
+}
+
+void add_adapters(const Adapters& adapters, std::span<const Tensor> pairs, const Tensor& y, const Launch& call) {
+  for (size_t i = 0; i < adapters.first_columns.size(); ++i) {
+    const Tensor &u = pairs[2 * i], &up = pairs[2 * i + 1];
+    ProductShape shape = adapter_shape(ProductKind::kForward, u, up, y);
+    shape.accumulate = true;
+    call.products->run(shape,
+                       {.left = u.data, .right = up.data, .result = column_of(y, adapters.first_columns[i]), .scale = adapters.scale},
+                       call.workspace, call.stream);
+  }
+}
+
+void launch(const AdapterGradient& op, const Launch& call) {
+  const Tensor &dy = call.in[0], &u = call.in[1], &up = call.in[2], &du = call.out[0], &dup = call.out[1];
+  void* const columns = column_of(dy, op.first_column);
+  if (du) {
+    call.products->run(adapter_shape(ProductKind::kInputGradient, du, up, dy),
+                       {.left = columns, .right = up.data, .result = du.data, .scale = op.scale}, call.workspace, call.stream);
+  }
+  if (dup) {
+    ProductShape shape = adapter_shape(ProductKind::kWeightGradient, u, up, dy);
+    shape.overwrite = call.only_pass;
+    call.products->run(shape, {.left = columns, .right = u.data, .result = dup.data, .scale = op.scale}, call.workspace,
+                       call.stream);
+  }
 }
 
 void launch(const LinearInputGradient& op, const Launch& call) {

@@ -64,14 +64,14 @@ __global__ void mean_pool_kernel(const T* x, T* y, int cols, bool normalize, con
 }
 
 template <class T, bool kWhole>
-__global__ void dropout_kernel(const T* x, T* y, int64_t rows, int cols, bool add, DropoutMask mask,
-                               const uint64_t* samples, const StepState* state) {
+__global__ void dropout_kernel(const T* x, T* y, int64_t rows, int cols, bool add, bool per_token, DropoutMask mask,
+                               const Batch batch, const StepState* state) {
   const auto [row, column] = place(cols);
   if (row >= rows) return;
   Eight values;
-  if (row < state->sequences) {
+  if (row < (per_token ? state->tokens : state->sequences)) {
     values = load_eight<kWhole>(x + row * cols, column, cols);
-    if (mask.on()) values *= mask_factors(mask, {samples[row], 0, 0}, column);
+    if (mask.on()) values *= mask_factors(mask, per_token ? token_mask_row(batch, row) : sequence_mask_row(batch, row), column);
     if (add) values += load_eight<kWhole>(y + row * cols, column, cols);
   } else if (add) {
     return;
@@ -122,7 +122,7 @@ void launch(const Dropout& op, const Launch& call) {
   with_type(y.dtype, [&]<class T>() {
     with_bool(y.cols % kEight == 0, [&]<bool kWhole>() {
       dropout_kernel<T, kWhole><<<place_blocks(y), kPlaceBlock, 0, call.stream>>>(
-          data_of<T>(x), data_of<T>(y), y.rows, int(y.cols), op.add, mask, call.batch->samples, call.state);
+          data_of<T>(x), data_of<T>(y), y.rows, int(y.cols), op.add, op.spec.per_token, mask, *call.batch, call.state);
       SNUG_CUDA_LAUNCHED("dropout");
     });
   });

@@ -120,6 +120,7 @@ class Products::Descriptors {
     make(a, type, first);
     make(b, type, second);
     make(c, weights ? CUDA_R_32F : type, result);
+    alpha = tensors.scale;
     beta = (weights && !shape.overwrite) || shape.accumulate ? 1.0f : 0.0f;
   }
   ~Descriptors() {

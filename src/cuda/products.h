@@ -38,7 +38,7 @@ struct ProductShape {
   DType dtype = DType::kF32;  // of the factors
   int64_t rows = 0, in = 0, out = 0;
   bool bias = false;        // kForward only
-  bool accumulate = false;  // kInputGradient only
+  bool accumulate = false;  // kForward and kInputGradient: += instead of =
   WeightLayout layout = WeightLayout::kOutIn;
   int64_t out_stride = 0;  // elements from one row of y or dy to the next; 0: out
   ProductGelu gelu = ProductGelu::kNone;  // kForward only, and see may_fuse_gelu()
@@ -53,6 +53,7 @@ struct ProductTensors {
   const void* bias = nullptr;
   void* result = nullptr;
   void* argument = nullptr;  // of GELU, [rows, out] like the result
+  float scale = 1.0f;        // of the product
 };
 
 // Whether the library may know the product with GELU; half types only.

@@ -69,7 +69,7 @@ Encoder::Encoder(const ModelConfig& config, Head head, const Tuning& tuning)
       fail(ErrorKind::kUsage, "--task clm: {} reads texts in both directions; it can learn classify and mlm",
            model_type(config.family));
   }
-  freeze(parameters_, tuning.freeze);
+  finish_table();
 }
 
 void Encoder::add_classifier() {

@@ -39,7 +39,7 @@ class Gpt2 final : public Transformer {
 
 Gpt2::Gpt2(const ModelConfig& config, Head head, const Tuning& tuning)
     : Transformer(config, head, tuning,
-                  {.prefix = "transformer.", .own = {"h.", "wte.", "wpe.", "ln_f."}, .not_weights = {".attn.bias", ".attn.masked_bias"}}) {
+                  {.prefix = "transformer.", .own = {"h.", "wte.", "wpe.", "ln_f."}, .not_weights = {".attn.bias", ".attn.masked_bias"}, .in_out = true}) {
   if (head != Head::kNone && head != Head::kCausalLm) {
     fail(ErrorKind::kUsage, "gpt2 can learn clm; classify and mlm are for bert and roberta");
   }
@@ -70,7 +70,7 @@ Gpt2::Gpt2(const ModelConfig& config, Head head, const Tuning& tuning)
     vocabulary_ = add({.name = "lm_head.weight", .rows = config.vocab_size, .cols = hidden, .is_factor = true,
                        .padded_rows = padded_vocabulary(config.vocab_size), .is_head = true, .parts = {{"lm_head.weight", config.vocab_size}}});
   }
-  freeze(parameters_, tuning.freeze);
+  finish_table();
 }
 
 ValueId Gpt2::embeddings(GraphWriter& writer) const {

@@ -52,6 +52,7 @@ class Model {
   virtual int64_t max_length() const = 0;            // tokens a text may have
   virtual int64_t largest_product_side() const = 0;  // of the weight matrices
   virtual Head head() const = 0;
+  virtual const Tuning& tuning() const = 0;
 
  protected:
   ParameterTable parameters_;

@@ -8,7 +8,7 @@
 
 namespace snug {
 
-enum class Init : uint8_t { kZeros, kOnes, kNormal };
+enum class Init : uint8_t { kZeros, kOnes, kNormal, kUniform };  // kUniform: within 1 / sqrt(cols)
 
 // Rows of a parameter as the files name them. Several parts make one fused tensor: BERT's query, key and value weights
 // lie below each other so that one product computes all three.
@@ -31,6 +31,7 @@ struct Parameter {
   bool is_table = false;   // rows are looked up in fp32; with is_factor both are read
   int64_t padded_rows = 0;  // rows it occupies where more than it has: zeros that round a vocabulary for fast products
   bool is_head = false;    // may be missing in a pre-trained file: then it is made new, and that is said
+  bool is_adapter = false;  // LoRA's: trained beside the weights, kept in files of their own
   bool trained = true;     // false: frozen
   Stage stage = Stage::kEmbeddings;
   int layer = -1;  // of kLayer
@@ -48,6 +49,7 @@ struct WeightNames {
   std::string prefix;                  // in front of the layers' names; files of a bare model lack it
   std::vector<std::string> own;        // a tensor with one of these in its name belongs to the layers: it must be known
   std::vector<std::string> not_weights;  // except with one of these in its name: buffers that versions have stored
+  bool in_out = false;                   // the layers' weights lie as [in, out]
 };
 
 inline int64_t parameter_count(const ParameterTable& table) {

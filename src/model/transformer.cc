@@ -1,9 +1,11 @@
 #include "model/transformer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/error.h"
 #include "graph/backward.h"
+#include "model/adapter.h"
 #include "ops/attention.h"
 #include "ops/cached_attention.h"
 #include "ops/convert.h"
@@ -31,6 +33,7 @@ void Transformer::begin(Stage stage, int layer) {
 int Transformer::add(Parameter parameter) {
   parameter.stage = stage_;
   parameter.layer = layer_;
+  if (tuning_.lora.rank > 0) parameter.trained = parameter.is_head || parameter.is_adapter;
   parameters_.push_back(std::move(parameter));
   return int(parameters_.size()) - 1;
 }
@@ -68,8 +71,44 @@ LinearSlots Transformer::add_joined_linear(const std::string& name, const std::v
     weight.parts.push_back({prefix + part + ".weight", out_in ? each.out : each.in});
     bias.parts.push_back({prefix + part + ".bias", each.out});
   }
-  const int weight_slot = add(std::move(weight));
-  return {weight_slot, add(std::move(bias)), each.layout};
+  LinearSlots slots{.layout = each.layout};
+  slots.weight = add(std::move(weight));
+  slots.bias = add(std::move(bias));
+  if (tuning_.lora.rank == 0 || each.is_head) return slots;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string last = parts[i].substr(parts[i].rfind('.') + 1);
+    linear_names_.insert(last);
+    const auto wanted = [&](const std::string& target) {
+      return target == "all-linear" || parts[i] == target || parts[i].ends_with("." + target);
+    };
+    for (const std::string& target : tuning_.lora.targets) {
+      if (!wanted(target)) continue;
+      adapted_names_.insert(target);
+      slots.adapters.push_back(add_adapter(prefix + parts[i], each.in, each.out, int64_t(i) * each.out));
+      break;
+    }
+  }
+  return slots;
+}
+
+// PEFT's: the down-projection begins as PyTorch's Linear does, the up-projection at zero.
+AdapterSlots Transformer::add_adapter(const std::string& module, int64_t in, int64_t out, int64_t first_column) {
+  const auto matrix = [&](const std::string& name, int64_t rows, int64_t cols, Init init) {
+    return add({.name = name, .rows = rows, .cols = cols, .init = init, .is_factor = true, .is_adapter = true,
+                .parts = {{std::string(kAdapterPrefix) + name, rows}}});
+  };
+  const int64_t rank = tuning_.lora.rank;
+  const int down = matrix(module + ".lora_A.weight", rank, in, Init::kUniform);
+  return {down, matrix(module + ".lora_B.weight", out, rank, Init::kZeros), first_column};
+}
+
+void Transformer::finish_table() {
+  for (const std::string& target : tuning_.lora.rank > 0 ? tuning_.lora.targets : std::vector<std::string>()) {
+    if (adapted_names_.contains(target)) continue;
+    throw Error(ErrorKind::kUsage, fmt::format("--lora-target-modules {}: the model has no such layer", target),
+                fmt::format("there are {}, and all-linear", fmt::join(linear_names_, ", ")));
+  }
+  freeze(parameters_, tuning_.freeze);
 }
 
 NormSlots Transformer::add_norm(const std::string& name, bool is_head) {
@@ -121,10 +160,31 @@ ValueId GraphWriter::linear(const std::string& name, const LinearSlots& slots, A
   const TensorDesc weight = graph_.value(w).desc;
   const int64_t out = slots.layout == WeightLayout::kOutIn ? weight.rows : weight.cols;
   const ValueId y = value(name, rows, out);
-  std::vector<ValueId> outputs = {y};
+  std::vector<ValueId> inputs = {x, w, b}, outputs = {y};
   if (keeps_pre_activation(activation)) outputs.push_back(saved(name + ".pre", rows, out));
-  graph_.add_node(snug::linear({.activation = activation, .layout = slots.layout}), {x, w, b}, std::move(outputs));
+  LinearSpec spec{.activation = activation, .layout = slots.layout};
+  for (const AdapterSlots& adapter : slots.adapters) {
+    spec.adapters.first_columns.push_back(adapter.first_column);
+    spec.adapters.scale = float(model_.tuning().lora.scale());
+    inputs.push_back(adapter_input(adapter, x));
+    inputs.push_back(factor(adapter.up));
+  }
+  graph_.add_node(snug::linear(spec), std::move(inputs), std::move(outputs));
   return y;
+}
+
+// What an adapter's up-projection is applied to.
+ValueId GraphWriter::adapter_input(const AdapterSlots& slots, ValueId x) {
+  const LoraSpec& lora = model_.tuning().lora;
+  const std::string& name = model_.parameters()[size_t(slots.down)].name;
+  ValueId dropped = x;
+  if (training_ && lora.dropout > 0) {
+    dropped = tokens(name + ".dropped", graph_.value(x).desc.cols);
+    graph_.add_node(snug::dropout({.p = float(lora.dropout), .site = adapter_site(slots.down), .per_token = true}), {x}, {dropped});
+  }
+  const ValueId u = tokens(name + ".out", lora.rank);
+  graph_.add_node(snug::linear({}), {dropped, factor(slots.down), kNoValue}, {u});
+  return u;
 }
 
 GraphWriter::Normed GraphWriter::residual_norm(const std::string& name, const NormSlots& slots, uint32_t site, ValueId x,
@@ -235,7 +295,11 @@ StepGraph GraphWriter::finish(ValueId loss, ValueId result) {
   return {std::move(graph_), loss, result};
 }
 
-std::unique_ptr<Model> make_model(const ModelConfig& config, Head head, const Tuning& tuning) {
+std::unique_ptr<Model> make_model(const ModelConfig& config, Head head, const Tuning& asked) {
+  Tuning tuning = asked;
+  if (tuning.lora.targets.empty()) {  // PEFT's choice
+    tuning.lora.targets = config.family == Family::kGpt2 ? std::vector<std::string>{"c_attn"} : std::vector<std::string>{"query", "value"};
+  }
   return config.family == Family::kGpt2 ? make_gpt2(config, head, tuning) : make_encoder(config, head, tuning);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,9 +14,14 @@
 namespace snug {
 
 // Indices into the parameter table.
+struct AdapterSlots {
+  int down = -1, up = -1;  // [rank, in], [count, rank]
+  int64_t first_column = 0;
+};
 struct LinearSlots {
   int weight = -1, bias = -1;
   WeightLayout layout = WeightLayout::kOutIn;
+  std::vector<AdapterSlots> adapters = {};
 };
 struct NormSlots {
   int gamma = -1, beta = -1;
@@ -29,6 +35,7 @@ class Transformer : public Model {
   int64_t largest_product_side() const override;
   Head head() const override { return head_; }
   const ModelConfig& config() const { return config_; }
+  const Tuning& tuning() const override { return tuning_; }
 
  protected:
   bool is_language_model() const { return head_ == Head::kCausalLm || head_ == Head::kMaskedLm; }
@@ -50,14 +57,19 @@ class Transformer : public Model {
   NormSlots add_norm(const std::string& name, bool is_head = false);
   int add_vector(const std::string& name, int64_t size, Init init, bool is_factor, bool is_head);
   int add(Parameter parameter);
+  // After the last parameter: freezes what is to be frozen, and refuses adapters that found no layer.
+  void finish_table();
 
   ModelConfig config_;
   Head head_;
   Tuning tuning_;
 
  private:
+  AdapterSlots add_adapter(const std::string& module, int64_t in, int64_t out, int64_t first_column);
+
   Stage stage_ = Stage::kEmbeddings;
   int layer_ = -1;
+  std::set<std::string> linear_names_, adapted_names_;  // last parts of modules' names
 };
 
 // A vocabulary's rows where it is a factor of products.
@@ -66,6 +78,8 @@ constexpr int64_t padded_vocabulary(int64_t size) { return (size + 63) / 64 * 64
 // Dropout sites: every mask in a model has its own number, so adding a layer changes no other layer's masks. Site 0 is
 // the embeddings'.
 constexpr uint32_t dropout_site(int layer, int which) { return uint32_t(1 + 3 * layer + which); }
+// Of adapters, by the place of their first parameter in the table.
+constexpr uint32_t adapter_site(int slot) { return (1u << 20) + uint32_t(slot); }
 
 Activation activation_of(HiddenAct act);
 
@@ -121,6 +135,8 @@ class GraphWriter {
   const GraphOptions& options_;
   bool training_;
   Graph graph_;
+  ValueId adapter_input(const AdapterSlots& slots, ValueId x);
+
   std::map<std::pair<int, DType>, ValueId> parameters_;
   std::map<std::pair<int, size_t>, ValueId> converted_;  // by slot and segment
 };

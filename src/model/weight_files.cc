@@ -69,6 +69,26 @@ void check_total_size(const Json& index, uint64_t actual, const std::string& ori
 }  // namespace
 
 WeightFolder::WeightFolder(const std::filesystem::path& folder) : folder_(folder) {
+  if (is_there(folder / "model.safetensors") || !is_adapter_folder(folder)) {
+    open(folder);
+    return;
+  }
+  adapter_ = std::make_unique<AdapterFolder>(folder);
+  open(adapter_->base());
+  add_replacements();
+}
+
+WeightFolder::WeightFolder(const std::filesystem::path& model, const std::filesystem::path& adapter)
+    : folder_(model), adapter_(std::make_unique<AdapterFolder>(adapter)) {
+  open(model);
+  add_replacements();
+}
+
+void WeightFolder::add_replacements() {
+  for (const TensorEntry& tensor : adapter_->replacements()) places_[tensor.name] = {kInAdapter, &tensor};
+}
+
+void WeightFolder::open(const std::filesystem::path& folder) {
   // The single file wins over an index, as it does in transformers.
   if (is_there(folder / "model.safetensors")) {
     open_single(folder / "model.safetensors");
@@ -97,11 +117,11 @@ void WeightFolder::open_shards(const std::filesystem::path& index_path) {
     const auto [at, is_new] = opened.try_emplace(shard, files_.size());
     if (is_new) {
       check_shard_name(shard, name, origin);
-      if (!is_there(folder_ / shard)) {
+      if (!is_there(index_path.parent_path() / shard)) {
         fail(ErrorKind::kInput, "{}: shard {} is missing, expected beside it for tensor \"{}\"",
              origin, shard, name);
       }
-      files_.emplace_back(folder_ / shard);
+      files_.emplace_back(index_path.parent_path() / shard);
     }
     const TensorEntry* tensor = files_[at->second].find(name);
     if (tensor == nullptr) {
@@ -137,7 +157,10 @@ void WeightFolder::read_as_f32(std::string_view name, uint64_t first_element, st
   if (place == places_.end()) {
     fail(ErrorKind::kInput, "{}: has no tensor \"{}\"", folder_.string(), name);
   }
-  files_[place->second.file].read_as_f32(*place->second.tensor, first_element, out, policy);
+  const TensorEntry& tensor = *place->second.tensor;
+  if (place->second.file == kInAdapter) return adapter_->file().read_as_f32(tensor, first_element, out, policy);
+  files_[place->second.file].read_as_f32(tensor, first_element, out, policy);
+  if (adapter_) adapter_->add_to(tensor, first_element, out);
 }
 
 }  // namespace snug

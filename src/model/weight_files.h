@@ -1,16 +1,18 @@
 // The weights of a Hugging Face folder: model.safetensors, or the shards that
-// model.safetensors.index.json lists. Shards are named by bare file names only: an index cannot
+// model.safetensors.index.json lists; of a folder of adapters, those of the model they belong to with the adapters added. Shards are named by bare file names only: an index cannot
 // point outside of its folder.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "model/adapter.h"
 #include "model/safetensors.h"
 
 namespace snug {
@@ -19,6 +21,8 @@ class WeightFolder {
  public:
   // Opens the files and reads their headers, no data. Errors are kInput.
   explicit WeightFolder(const std::filesystem::path& folder);
+  // Adapters beside another model than the one their configuration names.
+  WeightFolder(const std::filesystem::path& model, const std::filesystem::path& adapter);
 
   const std::filesystem::path& folder() const { return folder_; }
   const TensorEntry* find(std::string_view name) const;
@@ -31,13 +35,17 @@ class WeightFolder {
 
  private:
   struct Place {
-    size_t file;
+    size_t file;  // kInAdapter: in the adapter's file
     const TensorEntry* tensor;
   };
+  static constexpr size_t kInAdapter = size_t(-1);
+  void open(const std::filesystem::path& folder);
+  void add_replacements();
   void open_single(const std::filesystem::path& path);
   void open_shards(const std::filesystem::path& index);
 
   std::filesystem::path folder_;
+  std::unique_ptr<AdapterFolder> adapter_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string_view, Place> places_;  // keys live in files_' entries
 };

@@ -13,6 +13,7 @@
 #include "core/progress.h"
 #include "model/model.h"
 #include "model/safetensors.h"
+#include "model/adapter.h"
 #include "model/weight_files.h"
 
 namespace snug {
@@ -79,7 +80,7 @@ Match match(const WeightFolder& files, const Model& model, const LoadOptions& op
       const TensorEntry* tensor = find_tensor(files, part.name, model.weight_names().prefix);
       tensors.push_back(tensor);
       if (tensor == nullptr) {
-        make_new = parameter.is_head;
+        make_new = parameter.is_head || parameter.is_adapter;
         if (!make_new) missing.push_back(part.name);
         continue;
       }
@@ -94,7 +95,7 @@ Match match(const WeightFolder& files, const Model& model, const LoadOptions& op
       }
     }
     result.make_new.push_back(make_new);
-    if (make_new) result.report.made_new.push_back(parameter.name);
+    if (make_new && !parameter.is_adapter) result.report.made_new.push_back(parameter.name);
   }
   for (const std::string_view name : files.names()) {
     if (used.count(files.find(name)) > 0) continue;
@@ -145,7 +146,7 @@ LoadReport load_weights(const WeightFolder& files, const Model& model, const Par
 }
 
 void initialize(const Parameter& parameter, size_t first, std::span<float> values, const LoadOptions& options) {
-  if (parameter.init != Init::kNormal) {
+  if (parameter.init == Init::kZeros || parameter.init == Init::kOnes) {
     std::fill(values.begin(), values.end(), parameter.init == Init::kOnes ? 1.0f : 0.0f);
     return;
   }
@@ -153,9 +154,17 @@ void initialize(const Parameter& parameter, size_t first, std::span<float> value
   uint64_t name_hash = 0;
   for (char c : parameter.name) name_hash = mix64(name_hash ^ uint8_t(c));
   const uint64_t key = mix64(options.seed) ^ name_hash;
-  for (size_t i = 0; i < values.size(); i += 2) {  // Box and Muller: two draws, two normal values
+  for (size_t i = 0; i < values.size(); i += 2) {  // two draws, two values
     const uint64_t at = first + i;
     const auto draw = philox({uint32_t(at), uint32_t(at >> 32), 0, 0}, {uint32_t(key), uint32_t(key >> 32)});
+    if (parameter.init == Init::kUniform) {
+      const double bound = 1.0 / std::sqrt(double(parameter.cols));
+      for (size_t j = 0; j < std::min<size_t>(2, values.size() - i); ++j) {
+        values[i + j] = float(bound * (2.0 * (double(draw[j]) + 0.5) * 0x1p-32 - 1.0));
+      }
+      continue;
+    }
+    // Box and Muller.
     const double u = (double(draw[0]) + 0.5) * 0x1p-32, angle = 2 * std::numbers::pi * double(draw[1]) * 0x1p-32;
     const double radius = options.initializer_range * parameter.init_scale * std::sqrt(-2 * std::log(u));
     values[i] = float(radius * std::cos(angle));
@@ -163,39 +172,99 @@ void initialize(const Parameter& parameter, size_t first, std::span<float> value
   }
 }
 
-void save_weights(const std::filesystem::path& folder, const Model& model, const ParameterMemory& memory,
-                  const WeightFolder* originals) {
+namespace {
+
+// Reads elements [first, ...) of a part of parameter i; `before`: elements of its earlier parts.
+using ReadPart = std::function<void(size_t i, const ParameterPart& part, size_t before, size_t first, std::span<float> piece)>;
+
+// Those of a model's parameters that `wanted` names, under the names that it gives; empty: left out.
+void write_tensors(const std::filesystem::path& path, const Model& model,
+                   const std::function<std::string(const Parameter&, const ParameterPart&)>& name_of, const ReadPart& read) {
   const ParameterTable& table = model.parameters();
   std::vector<TensorEntry> entries;
   for (const Parameter& parameter : table) {
     for (const ParameterPart& part : parameter.parts) {
       TensorEntry entry;
-      entry.name = part.name;
+      entry.name = name_of(parameter, part);
       entry.shape = expected_shape(parameter, part);
-      entries.push_back(std::move(entry));
+      if (!entry.name.empty()) entries.push_back(std::move(entry));
     }
   }
-  SafetensorsWriter writer(folder / "model.safetensors", std::move(entries));
+  SafetensorsWriter writer(path, std::move(entries));
   std::vector<float> buffer(kPieceBytes / sizeof(float));
   for (size_t i = 0; i < table.size(); ++i) {
-    const Block block = memory(i);
     size_t before = 0;
     for (const ParameterPart& part : table[i].parts) {
+      const std::string name = name_of(table[i], part);
       const size_t count = size_t(part.rows * (table[i].is_vector ? 1 : table[i].cols));
-      const TensorEntry* const original =
-          originals != nullptr && !table[i].trained ? find_tensor(*originals, part.name, model.weight_names().prefix) : nullptr;
-      in_pieces(count, std::span(buffer), [&](size_t first, std::span<float> piece) {
-        if (original != nullptr) {
-          originals->read_as_f32(original->name, first, piece);
-        } else {
-          block.read((before + first) * sizeof(float), std::as_writable_bytes(piece));
-        }
-        writer.write(part.name, piece);
+      in_pieces(name.empty() ? 0 : count, std::span(buffer), [&](size_t first, std::span<float> piece) {
+        read(i, part, before, first, piece);
+        writer.write(name, piece);
       });
       before += count;
     }
   }
   writer.commit();
+}
+
+std::string file_name(const Parameter& parameter, const ParameterPart& part) { return parameter.is_adapter ? "" : part.name; }
+
+std::string adapter_name(const Parameter& parameter, const ParameterPart& part) {
+  if (!parameter.trained) return "";
+  return parameter.is_adapter ? part.name : std::string(kAdapterPrefix) + part.name;
+}
+
+}  // namespace
+
+void save_weights(const std::filesystem::path& folder, const Model& model, const ParameterMemory& memory,
+                  const WeightFolder* originals) {
+  write_tensors(folder / "model.safetensors", model, file_name,
+                [&](size_t i, const ParameterPart& part, size_t before, size_t first, std::span<float> piece) {
+                  const bool kept = originals != nullptr && !model.parameters()[i].trained;
+                  const TensorEntry* const original =
+                      kept ? find_tensor(*originals, part.name, model.weight_names().prefix) : nullptr;
+                  if (original != nullptr) return originals->read_as_f32(original->name, first, piece);
+                  memory(i).read((before + first) * sizeof(float), std::as_writable_bytes(piece));
+                });
+}
+
+void copy_weights(const std::filesystem::path& folder, const Model& model, const WeightFolder& from) {
+  check_weights(from, model, {});
+  write_tensors(folder / "model.safetensors", model, file_name,
+                [&](size_t, const ParameterPart& part, size_t, size_t first, std::span<float> piece) {
+                  const TensorEntry* const tensor = find_tensor(from, part.name, model.weight_names().prefix);
+                  if (tensor == nullptr) fail(ErrorKind::kInput, "{}: has no {}", from.folder().string(), part.name);
+                  from.read_as_f32(tensor->name, first, piece);
+                });
+}
+
+void save_adapter(const std::filesystem::path& folder, const Model& model, const ParameterMemory& memory) {
+  write_tensors(folder / kAdapterWeights, model, adapter_name,
+                [&](size_t i, const ParameterPart&, size_t before, size_t first, std::span<float> piece) {
+                  memory(i).read((before + first) * sizeof(float), std::as_writable_bytes(piece));
+                });
+}
+
+void load_adapter(const std::filesystem::path& folder, const Model& model, const ParameterMemory& memory) {
+  const SafetensorsFile file(folder / kAdapterWeights);
+  std::vector<float> buffer(kPieceBytes / sizeof(float));
+  for (size_t i = 0; i < model.parameters().size(); ++i) {
+    const Parameter& parameter = model.parameters()[i];
+    size_t before = 0;
+    for (const ParameterPart& part : parameter.parts) {
+      const std::string name = adapter_name(parameter, part);
+      if (name.empty()) continue;
+      const TensorEntry* const tensor = file.find(name);
+      if (tensor == nullptr || tensor->shape != expected_shape(parameter, part)) {
+        fail(ErrorKind::kInput, "{}: has no {} of the expected shape", file.path().string(), name);
+      }
+      in_pieces(tensor->elements(), std::span(buffer), [&](size_t first, std::span<float> piece) {
+        file.read_as_f32(*tensor, first, piece);
+        memory(i).write((before + first) * sizeof(float), std::as_bytes(piece));
+      });
+      before += tensor->elements();
+    }
+  }
 }
 
 }  // namespace snug

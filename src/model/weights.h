@@ -48,4 +48,11 @@ void initialize(const Parameter& parameter, size_t first, std::span<float> value
 void save_weights(const std::filesystem::path& folder, const Model& model, const ParameterMemory& memory,
                   const WeightFolder* originals = nullptr);
 
+// model.safetensors for `model` out of another folder's files; an adapter folder's come out added up.
+void copy_weights(const std::filesystem::path& folder, const Model& model, const WeightFolder& from);
+
+// What a model with adapters has trained, in PEFT's file, and back.
+void save_adapter(const std::filesystem::path& folder, const Model& model, const ParameterMemory& memory);
+void load_adapter(const std::filesystem::path& folder, const Model& model, const ParameterMemory& memory);
+
 }  // namespace snug

@@ -36,6 +36,23 @@ TEST(Dropout, MultipliesWithTheMaskInBothDirections) {
   });
 }
 
+TEST(Dropout, HasAMaskForEveryToken) {
+  on_each_target([] {
+    const PackedBatch packed({1, 3, 17}, 3);
+    OpHarness h(packed.batch, 4);
+    h.step = {.seed = 6, .training = true};
+    const int64_t hidden = 65, tokens = packed.batch.dims.tokens;
+    const Node node = {dropout({.p = 0.3f, .site = 2, .per_token = true}), {h.random(tokens, hidden)}, {h.value(tokens, hidden)}};
+    h.forward(node);
+    Doubles y = h.doubles(node.inputs[0]);
+    const DropoutMask mask = dropout_mask(0.3f, 2, h.step);
+    for (size_t i = 0; i < y.size(); ++i) {
+      y[i] *= mask_factor(mask, token_mask_row(packed.batch, int64_t(i) / hidden), uint32_t(int64_t(i) % hidden));
+    }
+    EXPECT_TRUE(close("y", h.doubles(node.outputs[0]), y, kEps * largest(y), 4));
+  });
+}
+
 TEST(Dropout, IsTheIdentityWithoutTraining) {
   const PackedBatch packed({1, 3}, 3);
   OpHarness h(packed.batch, 4);

@@ -145,6 +145,8 @@ size_t Linear::workspace_bytes(const Sizing& sizing) const { return product_work
 size_t LinearWeightGradient::workspace_bytes(const Sizing& sizing) const { return product_workspace(sizing); }
 size_t LinearInputGradient::workspace_bytes(const Sizing& sizing) const { return product_workspace(sizing); }
 
+size_t AdapterGradient::workspace_bytes(const Sizing& sizing) const { return product_workspace(sizing); }
+
 size_t LinearEpilogueGradient::workspace_bytes(const Sizing& sizing) const {
   return sizing.device.kind == DeviceKind::kCuda ? column_sum_bytes(sizing.in[0].cols, 1) : 0;
 }
@@ -171,6 +173,33 @@ void LinearInputGradient::run(const Call& call) const {
           accumulate ? Write::kAdd : Write::kOverwrite);
 }
 
+void AdapterGradient::run(const Call& call) const {
+  const Tensor &dy = call.in[0], &u = call.in[1], &up = call.in[2], &du = call.out[0], &dup = call.out[1];
+  const ProductDims dims{dy.rows, up.cols, up.rows, dy.cols, scale};
+  const float* const columns = dy.f32() + first_column;
+  if (du) product_nn(dims, columns, up.f32(), du.f32(), Write::kOverwrite);
+  if (dup) product_tn(dims, columns, u.f32(), dup.f32());
+}
+
+void add_adapters(const Adapters& adapters, std::span<const Tensor> pairs, const Tensor& y) {
+  for (size_t i = 0; i < adapters.first_columns.size(); ++i) {
+    const Tensor &u = pairs[2 * i], &up = pairs[2 * i + 1];
+    product_nt({u.rows, up.cols, up.rows, y.cols, adapters.scale}, u.f32(), up.f32(), y.f32() + adapters.first_columns[i],
+               Write::kAdd);
+  }
+}
+
+void write_adapter_gradients(const Adapters& adapters, const Node& node, size_t first_input, ValueId dy, GradientWriter& writer) {
+  for (size_t i = 0; i < adapters.first_columns.size(); ++i) {
+    const ValueId u = node.inputs[first_input + 2 * i], up = node.inputs[first_input + 2 * i + 1];
+    const auto du = writer.gradient_for(u), dup = writer.gradient_for(up);
+    if (!du && !dup) continue;
+    SNUG_CHECK(!du.accumulate);  // nobody else reads it
+    writer.emit(std::make_shared<AdapterGradient>(adapters.first_columns[i], adapters.scale),
+                {dy, dup ? writer.saved(u) : kNoValue, writer.saved(up)}, {du.value, dup.value});
+  }
+}
+
 void Linear::run(const Call& call) const {
   const Tensor &x = call.in[0], &w = call.in[1], &b = call.in[2], &y = call.out[0];
   const bool out_in = spec.layout == WeightLayout::kOutIn;
@@ -178,6 +207,7 @@ void Linear::run(const Call& call) const {
   float* const pre = call.out.size() > 1 ? call.out[1].f32() : nullptr;
   const auto product = out_in ? product_nt : product_nn;
   product(product_dims(y, w), x.f32(), w.f32(), pre ? pre : y.f32(), Write::kOverwrite);
+  add_adapters(spec.adapters, call.in.subspan(3), pre ? call.out[1] : y);
   if (!b && spec.activation == Activation::kNone) return;
   over_ranges(y.rows, 1, [&](int64_t begin, int64_t end) {
     const int64_t skip = begin * y.cols;
@@ -193,7 +223,7 @@ void Linear::backward(const Node& node, GradientWriter& writer) const {
   if (dy == kNoValue) return;
   const auto db = b == kNoValue ? GradientWriter::Target() : writer.gradient_for(b);
   const auto dw = writer.gradient_for(w), dx = writer.gradient_for(x);
-  if (!db && !dw && !dx) return;
+  if (!db && !dw && !dx && spec.adapters.first_columns.empty()) return;
   const bool bends = spec.activation != Activation::kNone;
   if (bends || db) {
     const ValueId kept =
@@ -201,6 +231,7 @@ void Linear::backward(const Node& node, GradientWriter& writer) const {
     writer.emit(std::make_shared<LinearEpilogueGradient>(spec.activation), {dy, kept},
                 {bends ? dy : kNoValue, db.value});
   }
+  write_adapter_gradients(spec.adapters, node, 3, dy, writer);
   // The weight gradient first: it is the last to read x, whose memory dx may then take.
   if (dw)
     writer.emit(std::make_shared<LinearWeightGradient>(spec.layout), {dy, writer.saved(x)}, {dw.value});

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "graph/op.h"
 
@@ -20,12 +21,20 @@ constexpr bool keeps_pre_activation(Activation activation) {
 // How a weight lies in memory, which is as in the files: PyTorch's Linear, or GPT-2's Conv1D.
 enum class WeightLayout : uint8_t { kOutIn, kInOut };
 
+// Low-rank additions to a product: columns [first, first + count) of it get scale * u · upᵀ added, where u[rows, rank] and
+// up[count, rank] are further inputs of the operator, a pair for each entry of first_columns.
+struct Adapters {
+  std::vector<int64_t> first_columns;
+  float scale = 1.0f;
+};
+
 struct LinearSpec {
   Activation activation = Activation::kNone;
   WeightLayout layout = WeightLayout::kOutIn;
+  Adapters adapters = {};
 };
 
-// inputs {x[rows, in], w[out, in] or w[in, out], b[1, out] (optional)}
+// inputs {x[rows, in], w[out, in] or w[in, out], b[1, out] (optional), then u and up of each adapter}
 // outputs {y[rows, out], pre[rows, out] if keeps_pre_activation()}; pre may be absent where no
 // gradient is wanted
 OpPtr linear(const LinearSpec& spec);
@@ -67,6 +76,23 @@ class LinearInputGradient final : public Op {
   const bool accumulate;
   const WeightLayout layout;
 };
+
+// inputs {dy, u, up}; outputs {du, dup (+=)}, both optional
+class AdapterGradient final : public Op {
+ public:
+  AdapterGradient(int64_t first_column, float scale) : first_column(first_column), scale(scale) {}
+  std::string_view name() const override { return "adapter_gradient"; }
+  size_t workspace_bytes(const Sizing& sizing) const override;
+  void run(const Call& call) const override;
+
+  const int64_t first_column;
+  const float scale;
+};
+
+// Adds the adapters' shares to y. `pairs` are the inputs u and up of each.
+void add_adapters(const Adapters& adapters, std::span<const Tensor> pairs, const Tensor& y);
+// Writes the gradients of the adapters of a node, whose pairs begin at `first_input`, into the graph.
+void write_adapter_gradients(const Adapters& adapters, const Node& node, size_t first_input, ValueId dy, GradientWriter& writer);
 
 class Linear final : public Op {
  public:

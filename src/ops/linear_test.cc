@@ -157,6 +157,63 @@ TEST(Linear, MatchesReference) {
   });
 }
 
+// Adapters are further columns of x and w: [x | scale * u ...] and [w | up in its rows ...].
+TEST(Linear, AdaptersMatchReference) {
+  constexpr size_t kRank = 3;
+  constexpr float kScale = 0.75f;
+  struct Place {
+    size_t first, count;
+  };
+  on_each_target([&] {
+    uint64_t seed = 50;
+    for (const Activation activation : {Activation::kNone, Activation::kGelu}) {
+      const Shape shape = {17, 9, 26};
+      const std::vector<Place> places = {{0, 9}, {13, 13}};
+      const Batch batch;
+      OpHarness h(batch, ++seed);
+      Node node = node_of(h, activation, shape);
+      Adapters adapters{.first_columns = {}, .scale = kScale};
+      for (const Place& place : places) {
+        adapters.first_columns.push_back(int64_t(place.first));
+        node.inputs.push_back(h.random(int64_t(shape.rows), kRank));
+        node.inputs.push_back(h.random(int64_t(place.count), kRank));
+      }
+      node.op = linear({.activation = activation, .adapters = adapters});
+      const Shape wide = {shape.rows, shape.in + kRank * places.size(), shape.out};
+      const Doubles x = h.doubles(node.inputs[0]), w = h.doubles(node.inputs[1]), b = h.doubles(node.inputs[2]);
+      Doubles wide_x(wide.rows * wide.in), wide_w(wide.out * wide.in);
+      for (size_t r = 0; r < shape.rows; ++r) std::copy_n(&x[r * shape.in], shape.in, &wide_x[r * wide.in]);
+      for (size_t o = 0; o < shape.out; ++o) std::copy_n(&w[o * shape.in], shape.in, &wide_w[o * wide.in]);
+      for (size_t a = 0; a < places.size(); ++a) {
+        const Doubles u = h.doubles(node.inputs[3 + 2 * a]), up = h.doubles(node.inputs[4 + 2 * a]);
+        const size_t column = shape.in + a * kRank;
+        for (size_t i = 0; i < u.size(); ++i) wide_x[i / kRank * wide.in + column + i % kRank] = kScale * u[i];
+        for (size_t i = 0; i < up.size(); ++i) wide_w[(places[a].first + i / kRank) * wide.in + column + i % kRank] = up[i];
+      }
+      const Reference reference = {wide, activation};
+      h.forward(node);
+      const double bound = 16.0 * kEps * (largest_row_norm(wide_x, wide.in) * largest_row_norm(wide_w, wide.in) + largest(b)) + 4e-7;
+      EXPECT_TRUE(close("y", h.doubles(node.outputs[0]), reference.forward(wide_x, wide_w, b), 1.13 * bound, seed));
+      const Doubles dy = h.doubles(h.upstream(node.outputs[0]));
+      for (size_t i = 0; i < node.inputs.size(); ++i) h.want(node.inputs[i], i == 1 || i == 2 || (i > 3 && i % 2 == 0));
+      h.backward(node);
+      const auto expected = reference.backward(wide_x, wide_w, b, dy);
+      const double error = (bound + 32.0 * kEps) * 1.13 * largest_row_norm(dy, shape.out) *
+                           std::max(largest_column_norm(wide_w, wide.in), largest_column_norm(wide_x, wide.in)) + 16.0 * kEps;
+      for (size_t a = 0; a < places.size(); ++a) {
+        const size_t column = shape.in + a * kRank;
+        Doubles du(shape.rows * kRank), dup(places[a].count * kRank);
+        for (size_t i = 0; i < du.size(); ++i) du[i] = kScale * expected[0][i / kRank * wide.in + column + i % kRank];
+        for (size_t i = 0; i < dup.size(); ++i) {
+          dup[i] = expected[1][(places[a].first + i / kRank) * wide.in + column + i % kRank];
+        }
+        EXPECT_TRUE(close("du", h.gained(node.inputs[3 + 2 * a]), du, error, seed));
+        EXPECT_TRUE(close("dup", h.gained(node.inputs[4 + 2 * a]), dup, 4 * error, seed));
+      }
+    }
+  });
+}
+
 TEST(Linear, ReferenceGradientIsADerivative) {
   for (Activation activation : kAll) {
     const Reference reference = {{5, 4, 3}, activation};

@@ -9,22 +9,36 @@
 
 namespace snug {
 
+namespace {
+
+struct BlasDims {
+  blasint rows, in, out, stride;
+  explicit BlasDims(const ProductDims& dims)
+      : rows(blasint(dims.rows)),
+        in(blasint(dims.in)),
+        out(blasint(dims.out)),
+        stride(blasint(dims.out_stride > 0 ? dims.out_stride : dims.out)) {}
+};
+
+float kept(Write write) { return write == Write::kAdd ? 1.0f : 0.0f; }
+
+}  // namespace
+
 void product_nt(const ProductDims& dims, const float* x, const float* w, float* y, Write write) {
-  const auto rows = blasint(dims.rows), in = blasint(dims.in), out = blasint(dims.out);
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, out, in, 1.0f, x, in, w, in,
-              write == Write::kAdd ? 1.0f : 0.0f, y, out);
+  const BlasDims d(dims);
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, d.rows, d.out, d.in, dims.scale, x, d.in, w, d.in, kept(write), y,
+              d.stride);
 }
 
 void product_nn(const ProductDims& dims, const float* dy, const float* w, float* dx, Write write) {
-  const auto rows = blasint(dims.rows), in = blasint(dims.in), out = blasint(dims.out);
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, in, out, 1.0f, dy, out, w, in,
-              write == Write::kAdd ? 1.0f : 0.0f, dx, in);
+  const BlasDims d(dims);
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, d.rows, d.in, d.out, dims.scale, dy, d.stride, w, d.in, kept(write),
+              dx, d.in);
 }
 
 void product_tn(const ProductDims& dims, const float* dy, const float* x, float* dw) {
-  const auto rows = blasint(dims.rows), in = blasint(dims.in), out = blasint(dims.out);
-  cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, out, in, rows, 1.0f, dy, out, x, in, 1.0f,
-              dw, in);
+  const BlasDims d(dims);
+  cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, d.out, d.in, d.rows, dims.scale, dy, d.stride, x, d.in, 1.0f, dw, d.in);
 }
 
 namespace {

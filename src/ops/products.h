@@ -12,6 +12,8 @@ enum class Write { kOverwrite, kAdd };
 struct ProductDims {
   int64_t rows = 0;  // tokens or sequences
   int64_t in = 0, out = 0;
+  int64_t out_stride = 0;  // elements from one row of y or dy to the next; 0: out
+  float scale = 1.0f;      // of the product
 };
 
 // y[rows, out] (+)= x[rows, in] · w[out, in]ᵀ

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "model/adapter.h"
 
 namespace snug {
 
@@ -16,9 +17,12 @@ ModelFolder open_model_folder(const std::filesystem::path& path) {
   }
   ModelFolder folder;
   folder.path = path;
-  const auto config_path = path / "config.json";
+  // Adapters alone: the rest lies with the model they belong to.
+  const bool bare = is_adapter_folder(path) && !std::filesystem::exists(path / "config.json");
+  const std::filesystem::path described = bare ? AdapterFolder(path).base() : path;
+  const auto config_path = described / "config.json";
   folder.config = parse_config(read_small_file(config_path), config_path.string());
-  folder.tokenizer = load_tokenizer(path);
+  folder.tokenizer = load_tokenizer(described);
   if (folder.tokenizer->vocab_size() > folder.config.vocab_size) {
     fail(ErrorKind::kInput, "{}: the tokenizer has {} tokens, but config.json says vocab_size {}; do they belong together?",
          path.string(), folder.tokenizer->vocab_size(), folder.config.vocab_size);

@@ -15,6 +15,7 @@
 #include "core/json.h"
 #include "core/progress.h"
 #include "core/threads.h"
+#include "model/adapter.h"
 #include "model/weight_files.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
@@ -168,6 +169,7 @@ Json Trainer::fingerprint() const {
           {"precision", dtype_name(job_.plan.compute)},
           {"masking", {o.mlm_probability, o.whole_word_mask}},
           {"freeze", o.freeze},
+          {"lora", {o.lora_rank, o.lora_alpha, o.lora_dropout, o.lora_target_modules}},
           {"labels", job_.folder.config.labels}};
 }
 
@@ -312,13 +314,22 @@ void Trainer::save(uint64_t step) {
 }
 
 void Trainer::save_weights_to(const fs::path& folder) {
+  const Model& model = *job_.model;
+  if (model.tuning().lora.rank > 0) {
+    save_adapter(folder, model, weight_memory());
+    return write_file_atomically(folder / kAdapterConfig, describe_adapter(model, fs::absolute(job_.options.model)));
+  }
   const WeightFolder originals(job_.options.model);
   save_weights(folder, *job_.model, weight_memory(), &originals);
 }
 
 void Trainer::save_final_weights() {
   if (job_.options.load_best_model_at_end && fs::exists(best_folder())) {
-    load_weights(WeightFolder(best_folder()), *job_.model, weight_memory(), job_.load);
+    if (job_.model->tuning().lora.rank > 0) {
+      load_adapter(best_folder(), *job_.model, weight_memory());
+    } else {
+      load_weights(WeightFolder(best_folder()), *job_.model, weight_memory(), job_.load);
+    }
   }
   save_weights_to(output());
 }

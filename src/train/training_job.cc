@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/progress.h"
 #include "core/threads.h"
+#include "model/adapter.h"
 #include "model/weight_files.h"
 #include "train/checkpoint.h"
 
@@ -34,6 +35,12 @@ void check_options(const TrainOptions& o) {
   not_negative("--warmup-steps", double(o.warmup_steps));
   not_negative("--early-stopping-patience", double(o.early_stopping_patience));
   not_negative("--micro-batch-tokens", double(o.micro_batch_tokens));
+  not_negative("--lora-rank", double(o.lora_rank));
+  positive("--lora-alpha", o.lora_alpha);
+  below_one("--lora-dropout", o.lora_dropout);
+  if (o.lora_rank == 0 && !o.lora_target_modules.empty()) {
+    throw Error(ErrorKind::kUsage, "--lora-target-modules without adapters", "--lora-rank 8 makes them");
+  }
   positive("--num-train-epochs", o.num_train_epochs);
   positive("--adam-epsilon", o.adam_epsilon);
   positive("--eval-steps", double(o.eval_steps));
@@ -145,7 +152,10 @@ ModelConfig with_dropout(const TrainOptions& options, ModelConfig config) {
   return config;
 }
 
-Tuning tuning_of(const TrainOptions& options) { return {.freeze = options.freeze, .lora = {}}; }
+Tuning tuning_of(const TrainOptions& o) {
+  return {.freeze = o.freeze,
+          .lora = {.rank = o.lora_rank, .alpha = o.lora_alpha, .dropout = o.lora_dropout, .targets = o.lora_target_modules}};
+}
 
 void set_schedule(TrainingJob& job) {
   const TrainOptions& o = job.options;
@@ -299,6 +309,10 @@ TrainingJob prepare_training(const TrainOptions& options, const std::optional<Pr
   job.options = options;
   job.platform = open_platform(options);
   job.folder = open_model_folder(options.model);
+  if (is_adapter_folder(options.model)) {
+    throw Error(ErrorKind::kUsage, fmt::format("{}: holds adapters; training goes on from whole models", options.model),
+                "snug merge --adapter " + options.model + " --output-dir DIR makes one");
+  }
   job.task = task_of(options, job.folder.config);
   job.platform->warm_up();
   // A classifier's size follows from the data; what a family cannot learn at all is said before it is read.

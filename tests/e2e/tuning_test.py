@@ -70,5 +70,40 @@ class Freeze(Tuning):
                 self.assertIn(said, result.err)
 
 
+class Adapters(Tuning):
+    FLAGS = ("--lora-rank", 4, "--lora-dropout", 0.1)
+
+    def test_an_adapter_is_written_used_and_merged(self):
+        report = self.train("out", *self.FLAGS).json()
+        self.assertEqual(report["predicted_arena_bytes"], report["measured_arena_bytes"])
+        self.assertLess(report["plan"]["peak_bytes"], self.train("full").json()["plan"]["peak_bytes"])
+        self.assertFalse(os.path.exists(self.path("out", "model.safetensors")))
+        with open(self.path("out", "adapter_config.json")) as f:
+            self.assertEqual(json.load(f)["r"], 4)
+        run("merge", "--adapter", self.path("out"), "--output-dir", self.path("merged"))
+        scores = [run("eval", "--model", self.path(name), "--data", self.data, "--json", *self.cache()).json()["loss"]
+                  for name in ("out", "merged")]
+        self.assertEqual(scores[0], scores[1])
+
+    def test_same_losses_under_other_plans_and_after_resuming(self):
+        flags = (*self.FLAGS, "--save-steps", 10, "--save-total-limit", 9)
+        self.train("whole", *flags)
+        self.train("again", *flags, "--recompute", "all")
+        self.assertEqual(read_losses(self.path("whole")), read_losses(self.path("again")))
+        for step in (20, 30):
+            shutil.rmtree(self.path("again", "checkpoints", f"step-{step}"))
+        self.train("again", *flags, "--resume-from-checkpoint", "latest")
+        self.assertEqual(*(read_tensors(self.path(name, "adapter_model.safetensors")) for name in ("whole", "again")))
+
+    def test_refusals_say_what_there_is(self):
+        result = self.train("bad", "--lora-rank", 4, "--lora-target-modules", "c_attn", expect=2)
+        self.assertIn("query", result.err)
+        result = self.train("bad", "--lora-target-modules", "query", expect=2)
+        self.assertIn("--lora-rank", result.err)
+        self.train("out", *self.FLAGS, steps=1)
+        result = run("train", "--model", self.path("out"), "--train", self.data, "--output-dir", self.path("more"), *self.cache(), expect=2)
+        self.assertIn("snug merge", result.err)
+
+
 if __name__ == "__main__":
     unittest.main()
