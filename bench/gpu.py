@@ -83,7 +83,7 @@ def memory():
         row = step_bench(case, budget, steps=6)
         predicted, measured = row["predicted_bytes"], row["measured_bytes"]
         print(f"| {case} | {budget / 2**20:.0f} | {predicted / 2**20:.0f} | {measured / 2**20:.0f} | {measured / predicted - 1:+.2%} "
-              f"| {row['micro_batch_tokens']} | {row['recomputed_layers']} | {row['grown_since_first_step']} |", flush=True)
+              f"| {row['micro_batch_tokens']} | {row['recompute']} | {row['grown_since_first_step']} |", flush=True)
         record("memory", **row)
         check(measured <= budget, f"{case}: {measured} bytes used of a budget of {budget}")
         check(abs(measured / predicted - 1) <= 0.01, f"{case}: predicted {predicted}, measured {measured}")
@@ -118,7 +118,7 @@ def language():
     for name, budget in ("8 GiB", 8 * GIB), ("least", least):
         row = step_bench(case, budget, steps=10, capacity=1024)
         print(f"| {name} | {budget / 2**20:.0f} | {row['predicted_bytes'] / 2**20:.0f} | {row['measured_bytes'] / 2**20:.0f} | {row['ms']:.1f} "
-              f"| {row['recomputed_layers']} | {row['head_chunk']} | {row['converts_weights']} |", flush=True)
+              f"| {row['recompute']} | {row['head_chunk']} | {row['converts_weights']} |", flush=True)
         record("language-memory", name=name, **row)
         check(row["measured_bytes"] <= budget, f"{name}: {row['measured_bytes']} bytes used of {budget}")
         check(abs(row["measured_bytes"] / row["predicted_bytes"] - 1) <= 0.01, f"{name}: predicted {row['predicted_bytes']}, measured {row['measured_bytes']}")
@@ -166,7 +166,7 @@ def frontier():
             budget = int(least + share * (most - least))
             row = step_bench(case, budget, steps=10)
             print(f"| {case} | {budget / 2**20:.0f} | {row['measured_bytes'] / 2**20:.0f} | {row['ms']:.1f} | {row['micro_batch_tokens']} "
-                  f"| {row['recomputed_layers']} |", flush=True)
+                  f"| {row['recompute']} |", flush=True)
             record("frontier", **row)
 
 

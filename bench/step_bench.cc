@@ -155,10 +155,10 @@ void run(const std::string& name) {
   const double median = seconds[seconds.size() / 2];
   fmt::print("{{\"program\": \"snug\", \"case\": \"{}\", \"device\": \"{}\", \"precision\": \"{}\", \"threads\": {}, "
              "\"tokens\": {}, \"ms\": {:.3f}, \"best_ms\": {:.3f}, \"tokens_per_second\": {:.1f}, \"micro_batch_tokens\": {}, "
-             "\"recomputed_layers\": {}, \"head_chunk\": {}, \"converts_weights\": {}, \"budget_bytes\": {}, \"minimum_bytes\": {}, \"predicted_bytes\": {}, "
+             "\"recompute\": \"{}\", \"head_chunk\": {}, \"converts_weights\": {}, \"budget_bytes\": {}, \"minimum_bytes\": {}, \"predicted_bytes\": {}, "
              "\"measured_bytes\": {}, \"grown_since_first_step\": {}}}\n",
              name, platform->name(), dtype_name(plan.compute), num_threads(), request.workload.step_tokens, median * 1e3,
-             seconds[0] * 1e3, double(request.workload.step_tokens) / median, plan.capacity.tokens, plan.choice.recomputed_layers,
+             seconds[0] * 1e3, double(request.workload.step_tokens) / median, plan.capacity.tokens, describe(plan.choice.recompute, plan.layers),
              plan.choice.head_chunk, plan.choice.converts_weights, plan.budget_bytes, plan.minimum_budget_bytes, plan.peak_bytes, platform->peak_bytes(), platform->peak_bytes() - after_first);
   std::fflush(stdout);
 }

@@ -62,8 +62,10 @@ struct TrainOptions : CommonOptions {
   int64_t lora_rank = 0;  // 0: no adapters
   double lora_alpha = 8, lora_dropout = 0;
   std::vector<std::string> lora_target_modules;  // empty: query and value, c_attn of GPT-2
-  std::string recompute = "auto";         // auto, none, all, or a number of layers
+  std::string recompute = "auto";         // auto, none, all, a number of layers, or parts: norms,activations,mlp,attention,sums
   int64_t micro_batch_tokens = 0;         // 0: the planner chooses
+  bool calibrate = false;                 // time a small model of this width first, unless that was done before
+  bool sweep = false;                     // plan(): also the best plans for other budgets
   std::string resume_from_checkpoint;     // "latest" or a folder
   bool overwrite_output_dir = false;
   bool ignore_mismatched_sizes = false;
@@ -79,6 +81,17 @@ struct Alternative {
   uint64_t saves_bytes = 0, peak_bytes = 0;
 };
 
+// The best plan for a budget.
+struct SweepPoint {
+  uint64_t budget_bytes = 0, peak_bytes = 0;
+  int64_t micro_batch_tokens = 0, micro_batches = 0, head_chunk_tokens = 0;
+  bool converts_weights = false;
+  std::string recompute;
+  double relative_time = 1;                 // of a step; 1 is the fastest of the sweep
+  std::optional<double> tokens_per_second;  // where calibrated
+  bool chosen = false;                      // by the budget that was asked for
+};
+
 struct PlanSummary {
   bool fits = false;
   std::string device, precision = "fp32", optimizer = "adamw", recompute, offload = "none";
@@ -88,7 +101,10 @@ struct PlanSummary {
   int64_t head_chunk_tokens = 0;  // tokens whose logits exist at once; 0 where the head is no language model's
   bool converts_weights = false;  // weights are converted to the precision of products when used, not kept in it
   std::vector<PlanItem> items;
-  std::vector<Alternative> would_fit_with;  // only where it does not fit
+  std::optional<double> predicted_tokens_per_second;  // where calibrated
+  std::vector<Alternative> would_fit_with;   // only where it does not fit: techniques that change results, best first
+  std::optional<Alternative> smallest_with;  // where none of them fits either: the one that needs least
+  std::vector<SweepPoint> sweep;             // where asked for: from little memory to much, each faster than the one before
 
   std::string to_json() const;
   std::string to_text() const;

@@ -62,9 +62,11 @@ void add_batch_flags(CLI::App& command, TrainingFlags& flags) {
   command.add_option(spellings("--lora-target-modules"), o.lora_target_modules,
                      "layers with adapters: query,value,dense, c_attn, ..., all-linear [query,value; gpt2: c_attn]")
       ->delimiter(',');
-  command.add_option("--recompute", o.recompute, "auto, none, all, or a number of layers")->capture_default_str();
+  command.add_option("--recompute", o.recompute, "auto, none, all, a number of layers, or parts of every layer: norms,activations,mlp,attention,sums")
+      ->capture_default_str();
   command.add_option(spellings("--micro-batch-tokens"), o.micro_batch_tokens, "pin the micro-batch; 0: planned")
       ->capture_default_str();
+  command.add_flag("--calibrate", o.calibrate, "time a small model of this width first (once; kept in --cache-dir), to predict speed");
 }
 
 void add_optimizer_flags(CLI::App& command, TrainOptions& o) {
@@ -151,6 +153,7 @@ void add_training_commands(CLI::App& app) {
   plan_command->add_option(spellings("--output-dir"), plan_flags->options.output_dir)->group("");
   plan_command->add_option(spellings("--device-profile"), plan_flags->options.device_profile,
                            "plan for a GPU that is not here: t4, rtx3060-12gb, a100-40gb, ..., or a JSON file");
+  plan_command->add_flag("--sweep", plan_flags->options.sweep, "also the best plans for other budgets, as a table and a chart");
   plan_command->callback([plan_flags] { run_plan(*plan_flags); });
 
   const auto flags = std::make_shared<TrainingFlags>();

@@ -155,16 +155,20 @@ struct EpilogueTerm {
 
 }  // namespace
 
-void launch_activation(const Linear& op, const Tensor& pre, const Tensor& y, const Launch& call) {
+void launch_activation(Activation activation, const Tensor& pre, const Tensor& y, const Launch& call) {
   SNUG_CHECK(pre.size() == y.size() && pre.dtype == y.dtype);
   const int64_t blocks = ceil_div(y.size(), kBlock * kVectors * kEight);
   with_type(y.dtype, [&]<class T>() {
-    with_bending(op.spec.activation, [&]<Activation kActivation>() {
+    with_bending(activation, [&]<Activation kActivation>() {
       activation_kernel<T, kActivation>
           <<<unsigned(blocks), kBlock, 0, call.stream>>>(data_of<T>(pre), data_of<T>(y), y.size());
       SNUG_CUDA_LAUNCHED("activation");
     });
   });
+}
+
+void launch(const ActivationAgain& op, const Launch& call) {
+  launch_activation(op.activation, call.in[0], call.out[0], call);
 }
 
 void launch(const LinearEpilogueGradient& op, const Launch& call) {

@@ -103,6 +103,22 @@ TEST(CudaLayerNorm, MatchesTheCpu) {
   });
 }
 
+// The bits of the forward pass, padding included.
+TEST(CudaNormAgain, GivesTheBitsOfTheNorm) {
+  SNUG_NEEDS_GPU();
+  on_cases(kWidths, [](CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t) {
+    const ValueId gamma = c.random(parameter(1, width), 0.3, 1.0), beta = c.random(parameter(1, width));
+    const ValueId y = c.output(tokens(dtype, width)), sum = c.output(tokens(dtype, width)), stats = c.output(tokens(DType::kF32, 2));
+    const ResidualNorm forward({.hidden = width, .eps = 1e-5f, .dropout = dropout, .site = 4});
+    const auto made = c.launch_op(forward, {c.random(tokens(dtype, width)), c.random(tokens(dtype, width)), gamma, beta}, {y, sum, stats});
+    const ValueId same_sum = c.input(tokens(dtype, width), c.real_rows(sum, made[1]));
+    const ValueId same_stats = c.input(tokens(DType::kF32, 2), c.real_rows(stats, made[2]));
+    const ValueId again = c.output(tokens(dtype, width));
+    EXPECT_EQ(c.launch_op(NormAgain(), {same_sum, same_stats, gamma, beta}, {again})[0], made[0]) << width;
+    c.check(NormAgain(), {same_sum, same_stats, gamma, beta}, {again});
+  });
+}
+
 void check_norm_gradient(CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t seed) {
   const NormGradient op({.dropout = dropout, .site = 4, .add_residual = seed % 3 == 0, .add_x = seed % 4 < 2});
   const ValueId sum = c.random(tokens(dtype, width));
@@ -212,7 +228,7 @@ TEST(CudaActivation, MatchesFormulas) {
         const Linear op({activation});
         const auto run = [&] {
           return c.launch_with(op, {pre}, {y}, [&](const Launch& call) {
-            launch_activation(op, call.in[0], call.out[0], call);
+            launch_activation(op.spec.activation, call.in[0], call.out[0], call);
           })[0];
         };
         const auto got = run();
@@ -222,6 +238,15 @@ TEST(CudaActivation, MatchesFormulas) {
         c.expect("activation", y, got, expected, dtype == DType::kF32 ? 5e-7 : dtype_error(dtype));
       }
     }
+  }
+}
+
+TEST(CudaActivationAgain, MatchesTheCpu) {
+  SNUG_NEEDS_GPU();
+  for (Activation activation : {Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
+    on_cases({1, 7, 64, 768, 3072}, [&](CudaCase& c, DType dtype, int64_t width, float, uint64_t) {
+      c.check(ActivationAgain(activation), {c.random(tokens(dtype, width), 2.0, 0.0, /*padding=*/0.0)}, {c.output(tokens(dtype, width))});
+    });
   }
 }
 
@@ -240,7 +265,7 @@ TEST(CudaActivation, HoldsFarFromZero) {
     const ValueId y = c.output(tokens(DType::kF32, int64_t(far.size())));
     const Linear op({activation});
     const auto got = decoded(c.launch_with(op, {pre}, {y}, [&](const Launch& call) {
-      launch_activation(op, call.in[0], call.out[0], call);
+      launch_activation(op.spec.activation, call.in[0], call.out[0], call);
     })[0], DType::kF32);
     for (size_t i = 0; i < far.size(); ++i) {
       EXPECT_NEAR(got[i], activated(activation, far[i]), 1e-6 * std::max(1.0, std::abs(far[i])))
@@ -365,7 +390,7 @@ void print_speeds(int64_t rows, bool replayed) {
     const std::string suffix = activation == Activation::kGelu ? " gelu" : " gelu_tanh";
     const Linear linear({activation});
     time("activation" + suffix, 2 * inner_bytes, {}, {},
-         [&](const Launch& call) { launch_activation(linear, pre, y, call); });
+         [&](const Launch& call) { launch_activation(linear.spec.activation, pre, y, call); });
     const LinearEpilogueGradient gradient(activation);
     time("epilogue gradient" + suffix, 3 * inner_bytes, {y, pre}, {y, tensor(DType::kF32, 1, kInner)},
          [&](const Launch& call) { launch(gradient, call); });

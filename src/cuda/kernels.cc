@@ -30,6 +30,7 @@ std::pair<const std::type_index, LaunchFunction> entry() {
 
 LaunchFunction launcher_of(const Op& op) {
   static const std::unordered_map<std::type_index, LaunchFunction> table = {
+      entry<ActivationAgain>(),
       entry<AdapterGradient>(),
       entry<Attention>(),
       entry<AttentionGradient>(),
@@ -47,6 +48,7 @@ LaunchFunction launcher_of(const Op& op) {
       entry<LinearInputGradient>(),
       entry<LinearWeightGradient>(),
       entry<MeanPool>(),
+      entry<NormAgain>(),
       entry<NormGradient>(),
       entry<ResidualNorm>(),
       entry<Sample>(),

@@ -4,9 +4,9 @@
 #pragma once
 
 #include "cuda/launch.h"
+#include "ops/linear.h"
 
 namespace snug {
-class AdapterGradient;
 class Attention;
 class AttentionGradient;
 class CachedAttention;
@@ -18,11 +18,8 @@ class EmbeddingGradient;
 class FirstToken;
 class FirstTokenGradient;
 class LayerNorm;
-class Linear;
-class LinearEpilogueGradient;
-class LinearInputGradient;
-class LinearWeightGradient;
 class MeanPool;
+class NormAgain;
 class NormGradient;
 class ResidualNorm;
 class Sample;
@@ -30,11 +27,11 @@ class TargetRows;
 class TargetRowsGradient;
 class VocabularyLoss;
 class VocabularyLossGradient;
-struct Adapters;
 }  // namespace snug
 
 namespace snug::cuda {
 
+void launch(const ActivationAgain& op, const Launch& call);
 void launch(const AdapterGradient& op, const Launch& call);
 void launch(const Attention& op, const Launch& call);
 void launch(const AttentionGradient& op, const Launch& call);
@@ -52,6 +49,7 @@ void launch(const LinearEpilogueGradient& op, const Launch& call);
 void launch(const LinearInputGradient& op, const Launch& call);
 void launch(const LinearWeightGradient& op, const Launch& call);
 void launch(const MeanPool& op, const Launch& call);
+void launch(const NormAgain& op, const Launch& call);
 void launch(const NormGradient& op, const Launch& call);
 void launch(const ResidualNorm& op, const Launch& call);
 void launch(const Sample& op, const Launch& call);
@@ -68,6 +66,6 @@ LaunchFunction launcher_of(const Op& op);
 void add_adapters(const Adapters& adapters, std::span<const Tensor> pairs, const Tensor& y, const Launch& call);
 
 // The activation of a linear layer behind its product: y = activation(pre), elementwise over [rows, cols].
-void launch_activation(const Linear& op, const Tensor& pre, const Tensor& y, const Launch& call);
+void launch_activation(Activation activation, const Tensor& pre, const Tensor& y, const Launch& call);
 
 }  // namespace snug::cuda

@@ -35,7 +35,7 @@ void launch(const Linear& op, const Launch& call) {
   const Tensor kept = call.out.size() > 1 ? call.out[1] : Tensor();
   const Tensor& pre = kept ? kept : y;
   ProductTensors tensors{.left = x.data, .right = w.data, .bias = b.data, .result = y.data, .argument = kept.data};
-  const auto activation = [&] { launch_activation(op, pre, y, call); };
+  const auto activation = [&] { launch_activation(op.spec.activation, pre, y, call); };
   const bool adapted = !op.spec.adapters.first_columns.empty();
   if (op.spec.activation == Activation::kGeluTanh && !adapted) {
     return call.products->run_with_gelu(shape, tensors, call.workspace, call.stream, activation);

@@ -1,4 +1,4 @@
-// Kernels of ops/residual_norm.h: ResidualNorm, LayerNorm and their gradient.
+// Kernels of ops/residual_norm.h: ResidualNorm, LayerNorm, their output made again, and their gradient.
 #include "cuda/kernels.h"
 #include "cuda/norm_rows.cuh"
 #include "ops/residual_norm.h"
@@ -110,6 +110,21 @@ void launch_forward(const ForwardArguments<T>& arguments, cudaStream_t stream) {
     norm_forward_kernel<T, Shape><<<blocks, forward_threads<Shape>(), 0, stream>>>(arguments);
     SNUG_CUDA_LAUNCHED("norm_forward");
   });
+}
+
+// y as norm_forward_kernel has computed it from the same sum and statistics.
+template <class T, bool kWhole>
+__global__ void __launch_bounds__(kPlaceBlock)
+    norm_again_kernel(const T* sum, const float* stats, const float* gamma, const float* beta, T* y, int64_t rows, int cols,
+                      const StepState* state) {
+  const auto [row, column] = place(cols);
+  if (row >= rows) return;
+  Eight values{};
+  if (row < state->tokens) {
+    values = affine(load_eight<kWhole>(sum + row * cols, column, cols), load_stats(stats, row),
+                    load_eight<kWhole>(gamma, column, cols), load_eight<kWhole>(beta, column, cols));
+  }
+  store_eight<kWhole>(y + row * cols, column, cols, values);
 }
 
 constexpr int kNormSums = 3;  // dgamma, dbeta, and dx's sum over rows
@@ -271,6 +286,19 @@ void launch(const LayerNorm& op, const Launch& call) {
                        .batch = *call.batch,
                        .state = call.state},
                       call.stream);
+  });
+}
+
+void launch(const NormAgain&, const Launch& call) {
+  const Tensor &sum = call.in[0], &y = call.out[0];
+  SNUG_CHECK(sum.rows == y.rows && sum.cols == y.cols && sum.dtype == y.dtype);
+  if (y.size() == 0) return;
+  with_type(y.dtype, [&]<class T>() {
+    with_bool(y.cols % kEight == 0, [&]<bool kWhole>() {
+      norm_again_kernel<T, kWhole><<<place_blocks(y), kPlaceBlock, 0, call.stream>>>(
+          data_of<T>(sum), call.in[1].f32(), call.in[2].f32(), call.in[3].f32(), data_of<T>(y), y.rows, int(y.cols), call.state);
+      SNUG_CUDA_LAUNCHED("norm_again");
+    });
   });
 }
 

@@ -1,5 +1,6 @@
 #include "graph/backward.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -9,7 +10,7 @@ namespace snug {
 
 class BackwardPass : public GradientWriter {
  public:
-  BackwardPass(Graph& graph, const std::vector<bool>& recompute);
+  BackwardPass(Graph& graph, const Recomputation& recompute);
   void run();
 
   ValueId gradient_of(ValueId y) override;
@@ -18,28 +19,38 @@ class BackwardPass : public GradientWriter {
   void emit(OpPtr op, std::vector<ValueId> inputs, std::vector<ValueId> outputs) override;
 
  private:
+  enum class Way : uint8_t { kKeep, kRepeat, kRemake };
+
   void find_producers();
+  void find_ways();
   void find_values_that_need_gradients();
-  void emit_recomputation(int segment);
   ValueId clone_of(ValueId v);
-  bool recomputed(ValueId v) const;
+  void make(ValueId clone);
+  bool read_elsewhere(ValueId v) const { return read_elsewhere_[size_t(v)]; }
+  bool is_made(ValueId v) const { return producer_[size_t(v)] >= 0; }
+  std::optional<Remake> remake_of(const Node& node, size_t output) const;
+  bool repeats(const Node& node) const;
 
   Graph& graph_;
-  std::vector<bool> recompute_;
+  Recomputation recompute_;
   size_t forward_nodes_;
   std::vector<int> producer_;         // by value: forward node index, or -1
-  std::vector<bool> read_elsewhere_;  // by value: a forward node of another segment reads it, so it is kept
+  std::vector<bool> read_elsewhere_;  // by value: a forward node of another segment reads it
+  std::vector<Way> ways_;             // by value
   std::vector<bool> needs_gradient_;  // by value
   std::map<ValueId, ValueId> gradients_;
-  std::map<ValueId, ValueId> clones_;
-  std::vector<Node> pending_;  // backward nodes of the current segment
+  // Of the current segment: what is made again, and the backward nodes.
+  std::map<ValueId, ValueId> clones_, originals_;
+  std::set<ValueId> made_;
+  std::vector<Node> pending_;
   int segment_ = 0;
 };
 
-BackwardPass::BackwardPass(Graph& graph, const std::vector<bool>& recompute)
+BackwardPass::BackwardPass(Graph& graph, const Recomputation& recompute)
     : graph_(graph), recompute_(recompute), forward_nodes_(graph.nodes_.size()) {
-  recompute_.resize(graph.segments_.size(), false);
+  recompute_.resize(graph.segments_.size());
   find_producers();
+  find_ways();
   find_values_that_need_gradients();
   for (const auto& [value, gradient] : graph.seeds_) gradients_[value] = gradient;
 }
@@ -57,6 +68,43 @@ void BackwardPass::find_producers() {
       if (home != graph_.nodes_[n].segment) read_elsewhere_[size_t(in)] = true;
     }
   }
+}
+
+bool BackwardPass::repeats(const Node& node) const {
+  return node.op->always_repeated() || recompute_[size_t(node.segment)].has(node.part);
+}
+
+std::optional<Remake> BackwardPass::remake_of(const Node& node, size_t output) const {
+  auto remake = node.op->remake(node, output);
+  return remake && recompute_[size_t(node.segment)].has(remake->part) ? remake : std::nullopt;
+}
+
+// Other segments have their backward before or after: there, only what follows from values that stay can be made.
+void BackwardPass::find_ways() {
+  ways_.assign(graph_.values_.size(), Way::kKeep);
+  std::set<ValueId> stays;
+  for (size_t n = 0; n < forward_nodes_; ++n) {
+    const Node& node = graph_.nodes_[n];
+    // Made from parameters alone, it can be repeated anywhere; what its own backward reads stays.
+    bool anywhere = std::ranges::any_of(node.outputs, [&](ValueId out) { return out != kNoValue && read_elsewhere(out); });
+    for (ValueId in : node.inputs) anywhere &= in == kNoValue || !is_made(in);
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      const ValueId out = node.outputs[k];
+      if (out == kNoValue || graph_.value(out).storage != Storage::kTransient) continue;
+      const auto remake = remake_of(node, k);
+      const bool alone = !read_elsewhere(out);
+      if (repeats(node) && alone != anywhere) {
+        ways_[size_t(out)] = Way::kRepeat;
+      } else if (remake) {
+        ways_[size_t(out)] = Way::kRemake;
+        if (alone) continue;
+        for (ValueId in : remake->inputs) {
+          if (in != kNoValue && !read_elsewhere(in)) stays.insert(in);
+        }
+      }
+    }
+  }
+  for (ValueId v : stays) ways_[size_t(v)] = Way::kKeep;
 }
 
 void BackwardPass::find_values_that_need_gradients() {
@@ -94,13 +142,9 @@ GradientWriter::Target BackwardPass::gradient_for(ValueId x) {
   return {id, parameter};  // gradients of parameters add up over micro-batches
 }
 
-bool BackwardPass::recomputed(ValueId v) const {
-  if (size_t(v) >= producer_.size() || producer_[size_t(v)] < 0 || read_elsewhere_[size_t(v)]) return false;
-  const Node& producer = graph_.nodes_[size_t(producer_[size_t(v)])];
-  return producer.segment == segment_ && (recompute_[size_t(segment_)] || producer.op->always_repeated());
+ValueId BackwardPass::saved(ValueId v) {
+  return v != kNoValue && size_t(v) < ways_.size() && ways_[size_t(v)] != Way::kKeep ? clone_of(v) : v;
 }
-
-ValueId BackwardPass::saved(ValueId v) { return v != kNoValue && recomputed(v) ? clone_of(v) : v; }
 
 ValueId BackwardPass::clone_of(ValueId v) {
   const auto found = clones_.find(v);
@@ -108,51 +152,54 @@ ValueId BackwardPass::clone_of(ValueId v) {
   Value copy = graph_.value(v);
   copy.name += " (again)";
   graph_.values_.push_back(std::move(copy));
-  return clones_[v] = ValueId(graph_.values_.size() - 1);
+  const ValueId clone = ValueId(graph_.values_.size() - 1);
+  originals_[clone] = v;
+  return clones_[v] = clone;
 }
 
 void BackwardPass::emit(OpPtr op, std::vector<ValueId> inputs, std::vector<ValueId> outputs) {
-  pending_.push_back({std::move(op), std::move(inputs), std::move(outputs), segment_, false});
+  pending_.push_back({std::move(op), std::move(inputs), std::move(outputs), segment_, Part::kSums, false});
 }
 
-// Runs again the forward nodes that produce a value backward asked for, and whatever those need in turn.
-void BackwardPass::emit_recomputation(int segment) {
-  std::set<int> again;
-  for (int n = int(forward_nodes_) - 1; n >= 0; --n) {
-    const Node& node = graph_.nodes_[size_t(n)];
-    if (node.segment != segment) continue;
-    bool wanted = false;
-    for (ValueId out : node.outputs) wanted |= out != kNoValue && clones_.count(out) > 0;
-    if (!wanted) continue;
-    again.insert(n);
-    for (ValueId in : node.inputs) {
-      if (in != kNoValue && recomputed(in)) clone_of(in);
-    }
+// Writes the node that makes `clone`, and before it those that make what it reads.
+void BackwardPass::make(ValueId clone) {
+  const auto original = originals_.find(clone);
+  if (original == originals_.end() || made_.contains(clone)) return;
+  const ValueId v = original->second;
+  Node node = graph_.nodes_[size_t(producer_[size_t(v)])];
+  if (ways_[size_t(v)] == Way::kRemake) {
+    const size_t output = size_t(std::find(node.outputs.begin(), node.outputs.end(), v) - node.outputs.begin());
+    Remake remake = *remake_of(node, output);
+    node.op = std::move(remake.op);
+    node.inputs = std::move(remake.inputs);
+    node.outputs = {v};
   }
-  for (int n : again) {
-    Node copy = graph_.nodes_[size_t(n)];
-    for (ValueId& in : copy.inputs) in = saved(in);
-    for (ValueId& out : copy.outputs) {
-      if (out != kNoValue) out = clone_of(out);  // also the kept ones: an operator writes all its outputs
-    }
-    copy.in_forward = false;
-    graph_.nodes_.push_back(std::move(copy));
+  for (ValueId& in : node.inputs) make(in = saved(in));
+  for (ValueId& out : node.outputs) {
+    if (out != kNoValue) made_.insert(out = clone_of(out));  // also the kept ones: an operator writes all its outputs
   }
+  node.in_forward = false;
+  graph_.nodes_.push_back(std::move(node));
 }
 
 void BackwardPass::run() {
   for (segment_ = int(graph_.segments_.size()) - 1; segment_ >= 0; --segment_) {
     for (int n = int(forward_nodes_) - 1; n >= 0; --n) {
+      if (graph_.nodes_[size_t(n)].segment != segment_) continue;
       const Node node = graph_.nodes_[size_t(n)];
-      if (node.segment == segment_) node.op->backward(node, *this);
+      node.op->backward(node, *this);
     }
-    emit_recomputation(segment_);
-    for (Node& node : pending_) graph_.nodes_.push_back(std::move(node));
+    for (Node& node : pending_) {
+      for (ValueId in : node.inputs) make(in);
+      graph_.nodes_.push_back(std::move(node));
+    }
     pending_.clear();
     clones_.clear();
+    originals_.clear();
+    made_.clear();
   }
 }
 
-void append_backward(Graph& graph, const std::vector<bool>& recompute) { BackwardPass(graph, recompute).run(); }
+void append_backward(Graph& graph, const Recomputation& recompute) { BackwardPass(graph, recompute).run(); }
 
 }  // namespace snug

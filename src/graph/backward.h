@@ -1,15 +1,13 @@
-// Writes the backward pass behind a forward graph. Segments named for recomputation keep nothing but what other segments
-// read: just before their backward, the nodes whose results it needs are run again. Operators are pure functions of
-// their inputs and of counter-based randomness, so recomputing gives the same bits.
+// Writes the backward pass behind a forward graph. What a segment recomputes is not kept: right before the first backward
+// node that reads it, it is made again, from other values or by running its node and whatever that needs in turn. Values
+// that other segments read stay, unless they can be made from values that stay in their place.
 #pragma once
 
-#include <vector>
-
 #include "graph/graph.h"
+#include "graph/recompute.h"
 
 namespace snug {
 
-// recompute[s] says whether segment s is recomputed; shorter vectors mean false for the rest.
-void append_backward(Graph& graph, const std::vector<bool>& recompute);
+void append_backward(Graph& graph, const Recomputation& recompute);
 
 }  // namespace snug

@@ -39,11 +39,14 @@ ValueId Graph::add_scalar(std::string name, DType dtype) {
   return ValueId(values_.size() - 1);
 }
 
-void Graph::begin_segment(std::string name) { segments_.push_back(std::move(name)); }
+void Graph::begin_segment(std::string name) {
+  segments_.push_back(std::move(name));
+  part_ = Part::kSums;
+}
 
 void Graph::add_node(OpPtr op, std::vector<ValueId> inputs, std::vector<ValueId> outputs) {
   SNUG_CHECK(!segments_.empty());
-  nodes_.push_back({std::move(op), std::move(inputs), std::move(outputs), int(segments_.size()) - 1, true});
+  nodes_.push_back({std::move(op), std::move(inputs), std::move(outputs), int(segments_.size()) - 1, part_, true});
 }
 
 void Graph::seed_gradient(ValueId value, ValueId gradient) { seeds_.emplace_back(value, gradient); }

@@ -34,8 +34,9 @@ class Graph {
   ValueId add_copy(std::string name, TensorDesc desc, ValueId parameter);
   ValueId add_scalar(std::string name, DType dtype);
 
-  // Later nodes belong to this unit of recomputation.
+  // Later nodes belong to this segment, and to this part of it, at first Part::kSums.
   void begin_segment(std::string name);
+  void begin_part(Part part) { part_ = part; }
   void add_node(OpPtr op, std::vector<ValueId> inputs, std::vector<ValueId> outputs);
   // The loss operator computes the gradient of its input in its forward pass: backward starts from there.
   void seed_gradient(ValueId value, ValueId gradient);
@@ -65,6 +66,7 @@ class Graph {
   std::vector<std::string> segments_;
   std::vector<ValueId> kept_, held_;
   std::vector<std::pair<ValueId, ValueId>> seeds_;
+  Part part_ = Part::kSums;
   int scalars_ = 0;
 };
 

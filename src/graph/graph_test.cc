@@ -84,7 +84,7 @@ TEST(Backward, FrozenPrefixIsPruned) {
 
 TEST(Backward, RecomputesOnlyWhatBackwardReads) {
   Chain c = chain(3);
-  append_backward(c.graph, {false, true, false});
+  append_backward(c.graph, {{}, Parts::all(), {}});
   // Segment 1's first node is run again (its output feeds the second node's backward); the second node's output is
   // read by segment 2 and therefore kept.
   EXPECT_EQ(count(c.graph, "scale"), 6 + 1);
@@ -93,6 +93,82 @@ TEST(Backward, RecomputesOnlyWhatBackwardReads) {
   ASSERT_NE(again, c.graph.nodes().end());
   EXPECT_EQ(again->inputs[0], c.graph.nodes()[1].outputs[0]) << "starts from the kept boundary";
   EXPECT_NE(again->outputs[0], c.graph.nodes()[2].outputs[0]) << "writes a value of its own";
+}
+
+// inputs {x, a} -> {y, kept}: y follows from `kept` alone, which backward reads too.
+class Bend : public Named {
+ public:
+  Bend() : Named("bend") {}
+  std::optional<Remake> remake(const Node& node, size_t which) const override {
+    if (which != 0) return {};
+    return Remake{std::make_shared<Named>("bend_again"), {node.outputs[1]}, Part::kActivations};
+  }
+  void backward(const Node& node, GradientWriter& writer) const override {
+    const ValueId dy = writer.gradient_of(node.outputs[0]);
+    const auto dx = writer.gradient_for(node.inputs[0]);
+    const auto da = writer.gradient_for(node.inputs[1]);
+    writer.emit(std::make_shared<Named>("bend_backward"), {writer.saved(node.inputs[0]), writer.saved(node.outputs[1]), dy},
+                {dx.value, da.value});
+  }
+};
+
+// Two segments of one bend each, and a scale at the end.
+Chain bends() {
+  Chain c;
+  ValueId x = c.input = c.graph.add_value("x", kRow);
+  for (int s = 0; s < 2; ++s) {
+    c.graph.begin_segment("s");
+    const ValueId a = c.graph.add_parameter("a", {.cols = 4}, s, true);
+    const ValueId y = c.graph.add_value("y" + std::to_string(s), kRow), kept = c.graph.add_value("kept" + std::to_string(s), kRow);
+    c.graph.add_node(std::make_shared<Bend>(), {x, a}, {y, kept});
+    x = y;
+  }
+  const ValueId a = c.graph.add_parameter("a", {.cols = 4}, 2, true), y = c.graph.add_value("y", kRow);
+  c.graph.add_node(std::make_shared<Scale>(), {x, a}, {y});
+  c.graph.seed_gradient(y, c.graph.add_value("dy", kRow));
+  return c;
+}
+
+std::vector<std::string> backward_names(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const Node& node : graph.nodes()) {
+    if (!node.in_forward) names.emplace_back(node.op->name());
+  }
+  return names;
+}
+
+TEST(Recompute, RemakesRightBeforeTheFirstReader) {
+  Chain c = bends();
+  append_backward(c.graph, {Parts{Part::kActivations}, Parts{Part::kActivations}});
+  // y0 is read by the other segment: it is made again there, from what stays.
+  EXPECT_EQ(backward_names(c.graph), (std::vector<std::string>{"bend_again", "scale_backward", "bend_again", "bend_backward", "bend_backward"}));
+  EXPECT_EQ(c.graph.nodes()[5].inputs[0], c.graph.nodes()[0].outputs[1]);
+}
+
+TEST(Recompute, WhatOthersAreMadeFromStaysThoughItsNodeIsRepeated) {
+  Chain c = bends();
+  append_backward(c.graph, {Parts{Part::kActivations, Part::kSums}, {}});
+  // The first segment's node could be run again, but what the second one makes its input from stays, and that is all
+  // that its own backward reads.
+  EXPECT_EQ(backward_names(c.graph), (std::vector<std::string>{"scale_backward", "bend_again", "bend_backward", "bend_backward"}));
+}
+
+TEST(Recompute, PartsHaveNames) {
+  for (unsigned bits = 0; bits < 1u << kPartNames.size(); ++bits) {
+    Parts parts, read;
+    for (size_t i = 0; i < kPartNames.size(); ++i) {
+      if (bits >> i & 1) parts.add(kPartNames[i].part);
+    }
+    ASSERT_TRUE(parse_parts(to_string(parts), read)) << to_string(parts);
+    EXPECT_TRUE(read == parts);
+  }
+  Parts parts;
+  for (const char* wrong : {"", "mpl", "mlp,", ",mlp", "mlp, norms", "none,mlp", "all,mlp"}) {
+    EXPECT_FALSE(parse_parts(wrong, parts)) << wrong;
+  }
+  EXPECT_EQ(describe({}, 3), "none");
+  EXPECT_EQ(describe(Recomputation(4, Parts::all()), 3), "all layers");
+  EXPECT_EQ(describe({{}, Parts::all(), Parts{Part::kNorms}}, 3), "all of 1, norms in 1 of 3 layers");
 }
 
 TEST(Backward, SecondConsumerAccumulates) {

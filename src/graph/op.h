@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/dtype.h"
+#include "graph/recompute.h"
 
 namespace snug {
 
@@ -105,6 +107,13 @@ inline constexpr ValueId kNoValue = -1;
 struct Node;
 class GradientWriter;
 
+// A node that makes one output of another from what that one read and wrote, at a fraction of its work.
+struct Remake {
+  std::shared_ptr<const class Op> op;
+  std::vector<ValueId> inputs;
+  Part part = Part::kSums;  // it is used where this is recomputed
+};
+
 class Op {
  public:
   virtual ~Op() = default;
@@ -119,6 +128,11 @@ class Op {
   virtual void run(const Call& call) const = 0;
   // Its outputs are made again in backward instead of being kept, whatever is recomputed: it costs next to nothing.
   virtual bool always_repeated() const { return false; }
+  // How output `which` of `node` can be made again with the same bits, where that is cheaper than running it again.
+  virtual std::optional<Remake> remake(const Node& node, size_t which) const {
+    (void)node, (void)which;
+    return std::nullopt;
+  }
   // Writes the nodes that compute the gradients of `node`'s inputs. Ops without gradient leave it.
   virtual void backward(const Node& node, GradientWriter& writer) const {
     (void)node, (void)writer;
@@ -132,7 +146,8 @@ struct Node {
   OpPtr op;
   std::vector<ValueId> inputs;   // kNoValue where an optional input is absent
   std::vector<ValueId> outputs;  // kNoValue where an optional output is not wanted
-  int segment = 0;               // unit of recomputation: embeddings, each layer, head
+  int segment = 0;               // embeddings, each layer, head
+  Part part = Part::kSums;       // of the segment: the unit of recomputation
   bool in_forward = true;
 };
 

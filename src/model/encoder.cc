@@ -109,13 +109,18 @@ ValueId Encoder::embeddings(GraphWriter& writer) const {
 ValueId Encoder::layer(GraphWriter& writer, int i, ValueId x) const {
   const LayerSlots& slots = layers_[size_t(i)];
   const std::string name = fmt::format("layer.{}", i);
-  writer.graph().begin_segment(name);
+  Graph& graph = writer.graph();
+  graph.begin_segment(name);
+  graph.begin_part(Part::kAttention);
   const ValueId qkv = writer.linear(name + ".qkv", slots.qkv, Activation::kNone, x);
   const ValueId context = writer.attention(name, dropout_site(i, 0), qkv, /*causal=*/false);
+  graph.begin_part(Part::kSums);
   const ValueId attended = writer.linear(name + ".attended", slots.attention_out, Activation::kNone, context);
   const ValueId middle =
       writer.residual_norm(name + ".attention_norm", slots.attention_norm, dropout_site(i, 1), attended, x, false).y;
+  graph.begin_part(Part::kMlp);
   const ValueId inner = writer.linear(name + ".inner", slots.ffn_in, activation_of(config_.hidden_act), middle);
+  graph.begin_part(Part::kSums);
   const ValueId out = writer.linear(name + ".ffn", slots.ffn_out, Activation::kNone, inner);
   return writer.residual_norm(name + ".ffn_norm", slots.ffn_norm, dropout_site(i, 2), out, middle, false).y;
 }

@@ -1,6 +1,7 @@
 // GPT-2 (Radford et al. 2019) as Hugging Face stores it: pre-norm decoder layers, weights as [in, out], and the word
 // table as head, unless the configuration says otherwise. A layer's second sum and the next layer's first norm are one operator, so a layer ends with the norm of
-// the next; for recomputation that norm belongs to the layer whose input it is.
+// the next. For recomputation that norm belongs to the layer it ends: then the sum alone goes from segment to segment, and
+// the norm's output follows from it.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -23,14 +24,10 @@ class Gpt2 final : public Transformer {
   StepGraph build(const GraphOptions& options) const override;
 
  private:
-  // What goes from one layer to the next: the residual stream without the last branch, and that branch.
-  struct Stream {
-    ValueId sum, branch = kNoValue;
-  };
   ValueId embeddings(GraphWriter& writer) const;
+  // What goes from one layer to the next: the residual stream and its norm.
+  using Stream = GraphWriter::Normed;
   Stream layer(GraphWriter& writer, int i, const Stream& stream) const;
-  GraphWriter::Normed join(GraphWriter& writer, const std::string& name, const NormSlots& slots, uint32_t site,
-                           const Stream& stream) const;
 
   int word_ = -1, position_ = -1, vocabulary_ = -1;  // the last: the head's weight
   std::vector<LayerSlots> layers_;
@@ -85,35 +82,36 @@ ValueId Gpt2::embeddings(GraphWriter& writer) const {
   return y;
 }
 
-GraphWriter::Normed Gpt2::join(GraphWriter& writer, const std::string& name, const NormSlots& slots, uint32_t site,
-                               const Stream& stream) const {
-  if (stream.branch == kNoValue) return {writer.layer_norm(name, slots, stream.sum), stream.sum};
-  return writer.residual_norm(name, slots, site, stream.branch, stream.sum, /*sum_goes_on=*/true);
-}
-
 Gpt2::Stream Gpt2::layer(GraphWriter& writer, int i, const Stream& stream) const {
   const LayerSlots& slots = layers_[size_t(i)];
   const std::string name = fmt::format("layer.{}", i);
-  writer.graph().begin_segment(name);
-  const auto [normed, sum] = join(writer, name + ".attention_norm", slots.attention_norm, dropout_site(i - 1, 2), stream);
-  const ValueId qkv = writer.linear(name + ".qkv", slots.qkv, Activation::kNone, normed);
+  Graph& graph = writer.graph();
+  graph.begin_segment(name);
+  graph.begin_part(Part::kAttention);
+  const ValueId qkv = writer.linear(name + ".qkv", slots.qkv, Activation::kNone, stream.y);
   const ValueId context = writer.attention(name, dropout_site(i, 0), qkv, /*causal=*/true);
+  graph.begin_part(Part::kSums);
   const ValueId attended = writer.linear(name + ".attended", slots.attention_out, Activation::kNone, context);
-  const auto [middle, middle_sum] =
-      join(writer, name + ".ffn_norm", slots.ffn_norm, dropout_site(i, 1), {sum, attended});
+  const auto [middle, middle_sum] = writer.residual_norm(name + ".ffn_norm", slots.ffn_norm, dropout_site(i, 1), attended,
+                                                         stream.sum, /*sum_goes_on=*/true);
+  graph.begin_part(Part::kMlp);
   const ValueId inner = writer.linear(name + ".inner", slots.ffn_in, activation_of(config_.hidden_act), middle);
-  return {middle_sum, writer.linear(name + ".ffn", slots.ffn_out, Activation::kNone, inner)};
+  graph.begin_part(Part::kSums);
+  const ValueId out = writer.linear(name + ".ffn", slots.ffn_out, Activation::kNone, inner);
+  const bool last = i + 1 == layers();
+  const NormSlots& next = last ? final_norm_ : layers_[size_t(i) + 1].attention_norm;
+  return writer.residual_norm(name + ".next_norm", next, dropout_site(i, 2), out, middle_sum, /*sum_goes_on=*/!last);
 }
 
 StepGraph Gpt2::build(const GraphOptions& options) const {
   GraphWriter writer(*this, options);
-  Stream stream{embeddings(writer)};
+  const ValueId embedded = embeddings(writer);
+  Stream stream{writer.layer_norm("first_norm", layers_[0].attention_norm, embedded), embedded};
   for (int i = 0; i < layers(); ++i) stream = layer(writer, i, stream);
   writer.graph().begin_segment("head");
-  const ValueId x = join(writer, "final_norm", final_norm_, dropout_site(layers() - 1, 2), stream).y;
-  if (options.purpose == Purpose::kEmbedding) return writer.embedding(x);
+  if (options.purpose == Purpose::kEmbedding) return writer.embedding(stream.y);
   SNUG_CHECK(head_ == Head::kCausalLm);
-  return writer.language(writer.target_rows(x), vocabulary_, /*bias=*/-1);
+  return writer.language(writer.target_rows(stream.y), vocabulary_, /*bias=*/-1);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ enum class Purpose {
 
 struct GraphOptions {
   Purpose purpose = Purpose::kTraining;
-  int recomputed_layers = 0;  // the first so many layers: they wait longest for their backward
+  Recomputation recompute{};  // training
   Pooling pooling = Pooling::kMean;
   DType compute = DType::kF32;  // of activations and of the factors of products
   int64_t head_chunk = 1024;    // target rows whose logits exist at once
@@ -48,6 +48,7 @@ class Model {
   const ParameterTable& parameters() const { return parameters_; }
   const WeightNames& weight_names() const { return weight_names_; }
   virtual StepGraph build(const GraphOptions& options) const = 0;
+  virtual const ModelConfig& config() const = 0;
   virtual int layers() const = 0;
   virtual int64_t max_length() const = 0;            // tokens a text may have
   virtual int64_t largest_product_side() const = 0;  // of the weight matrices

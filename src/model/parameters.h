@@ -57,5 +57,10 @@ inline int64_t parameter_count(const ParameterTable& table) {
   for (const Parameter& p : table) count += p.size();
   return count;
 }
+inline int64_t trained_count(const ParameterTable& table) {
+  int64_t count = 0;
+  for (const Parameter& p : table) count += p.trained ? p.size() : 0;
+  return count;
+}
 
 }  // namespace snug

@@ -287,9 +287,7 @@ StepGraph GraphWriter::language(ValueId x, int weight, int bias) {
 StepGraph GraphWriter::finish(ValueId loss, ValueId result) {
   if (result != kNoValue) graph_.keep(result);
   if (training_) {
-    std::vector<bool> recomputed(graph_.segments().size(), false);  // embeddings, layers, head
-    for (int i = 0; i < options_.recomputed_layers; ++i) recomputed[size_t(i) + 1] = true;
-    append_backward(graph_, recomputed);
+    append_backward(graph_, options_.recompute);
     fuse_bias_gradients(graph_);
   }
   return {std::move(graph_), loss, result};

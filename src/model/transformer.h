@@ -34,7 +34,7 @@ class Transformer : public Model {
   int64_t max_length() const override { return config_.max_length(); }
   int64_t largest_product_side() const override;
   Head head() const override { return head_; }
-  const ModelConfig& config() const { return config_; }
+  const ModelConfig& config() const override { return config_; }
   const Tuning& tuning() const override { return tuning_; }
 
  protected:

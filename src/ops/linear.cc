@@ -98,6 +98,16 @@ void BiasActivation(Activation activation, int64_t rows, size_t out, const float
   });
 }
 
+// y = activation(pre), as BiasActivation has computed it.
+void ActivationOnly(Activation activation, size_t count, const float* pre, float* y) {
+  with_activation(activation, [&]<Activation kActivation>() HWY_ATTR {
+    const FloatTag d;
+    over_row(count, [&](size_t i, auto access) HWY_ATTR {
+      access.store(activate<kActivation>(access.load(d, pre + i)), d, y + i);
+    });
+  });
+}
+
 // dy *= activation', in place, and db (optional) += its column sums; columns [begin, end) of [rows,
 // out].
 void EpilogueGradient(Activation activation, int64_t rows, size_t out, size_t begin, size_t end,
@@ -130,6 +140,7 @@ namespace snug {
 namespace {
 
 HWY_EXPORT(BiasActivation);
+HWY_EXPORT(ActivationOnly);
 HWY_EXPORT(EpilogueGradient);
 
 // A weight stored [in, out] is the transpose of one stored [out, in]: each product becomes another of the three.
@@ -214,6 +225,20 @@ void Linear::run(const Call& call) const {
     HWY_DYNAMIC_DISPATCH(BiasActivation)
     (spec.activation, end - begin, size_t(y.cols), b.f32(), pre ? pre + skip : nullptr,
      y.f32() + skip);
+  });
+}
+
+std::optional<Remake> Linear::remake(const Node& node, size_t which) const {
+  if (which != 0 || !keeps_pre_activation(spec.activation) || node.outputs.size() < 2 || node.outputs[1] == kNoValue) return {};
+  return Remake{std::make_shared<ActivationAgain>(spec.activation), {node.outputs[1]}, Part::kActivations};
+}
+
+void ActivationAgain::run(const Call& call) const {
+  const Tensor &pre = call.in[0], &y = call.out[0];
+  SNUG_CHECK(pre.rows == y.rows && pre.cols == y.cols);
+  over_ranges(y.rows, 1, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(ActivationOnly)
+    (activation, size_t((end - begin) * y.cols), pre.f32() + begin * y.cols, y.f32() + begin * y.cols);
   });
 }
 

@@ -41,6 +41,16 @@ OpPtr linear(const LinearSpec& spec);
 
 // The operators by name, for their kernels on other devices.
 
+// inputs {pre[rows, out]}; outputs {y[rows, out]}: a layer's output from what it keeps
+class ActivationAgain final : public Op {
+ public:
+  explicit ActivationAgain(Activation activation) : activation(activation) {}
+  std::string_view name() const override { return "activation_again"; }
+  void run(const Call& call) const override;
+
+  const Activation activation;
+};
+
 // inputs {dy, pre or y (absent for kNone)}; outputs {dy in place (absent for kNone), db (optional,
 // +=)}
 class LinearEpilogueGradient final : public Op {
@@ -101,6 +111,7 @@ class Linear final : public Op {
   size_t workspace_bytes(const Sizing& sizing) const override;
   void run(const Call& call) const override;
   void backward(const Node& node, GradientWriter& writer) const override;
+  std::optional<Remake> remake(const Node& node, size_t which) const override;
 
   const LinearSpec spec;
 };

@@ -25,6 +25,7 @@ struct NormForwardArguments {
   float* sum;    // [rows, hidden]
   float* y;      // [rows, hidden]; may be the same as sum
   float* stats;  // [rows, 2] or null
+  const float* known_stats = nullptr;  // [rows, 2] where they need not be computed
 };
 
 struct NormBackwardArguments {
@@ -56,7 +57,9 @@ void NormForwardRows(const NormForwardArguments& a, int64_t begin, int64_t end) 
           });
     }
     const auto source = [&](size_t i, auto access) HWY_ATTR { return access.load(d, sum + i); };
-    const NormStats stats = norm_stats(a.hidden, a.eps, source);
+    const bool again = a.known_stats != nullptr;
+    const NormStats stats = again ? NormStats{a.known_stats[2 * t], a.known_stats[2 * t + 1]}
+                                  : norm_stats(a.hidden, a.eps, source);
     over_row(a.hidden, [&](size_t i, auto access) HWY_ATTR {
       const FloatVector xhat = normalized(source(i, access), stats);
       access.store(hn::MulAdd(xhat, access.load(d, a.gamma + i), access.load(d, a.beta + i)), d,
@@ -192,8 +195,39 @@ void ResidualNorm::run(const Call& call) const {
                 .beta = call.in[3].f32(),
                 .sum = sum ? sum.f32() : y.f32(),
                 .y = y.f32(),
-                .stats = call.out[2].f32()},
+                .stats = call.out[2].f32(),
+                .known_stats = nullptr},
                y.rows);
+}
+
+void NormAgain::run(const Call& call) const {
+  const Tensor &sum = call.in[0], &y = call.out[0];
+  SNUG_CHECK(sum.rows == y.rows && sum.cols == y.cols);
+  norm_forward({.hidden = size_t(y.cols),
+                .eps = 0.0f,
+                .mask = {},
+                .batch = nullptr,
+                .x = nullptr,
+                .residual = nullptr,
+                .gamma = call.in[2].f32(),
+                .beta = call.in[3].f32(),
+                .sum = sum.f32(),
+                .y = y.f32(),
+                .stats = nullptr,
+                .known_stats = call.in[1].f32()},
+               y.rows);
+}
+
+std::optional<Remake> ResidualNorm::remake(const Node& node, size_t which) const {
+  const ValueId sum = node.outputs[1], stats = node.outputs[2];
+  if (which != 0 || sum == kNoValue || stats == kNoValue) return {};
+  return Remake{std::make_shared<NormAgain>(), {sum, stats, node.inputs[2], node.inputs[3]}, Part::kNorms};
+}
+
+std::optional<Remake> LayerNorm::remake(const Node& node, size_t which) const {
+  const ValueId stats = node.outputs[1];
+  if (which != 0 || stats == kNoValue) return {};
+  return Remake{std::make_shared<NormAgain>(), {node.inputs[0], stats, node.inputs[1], node.inputs[2]}, Part::kNorms};
 }
 
 void ResidualNorm::backward(const Node& node, GradientWriter& writer) const {
@@ -228,7 +262,8 @@ void LayerNorm::run(const Call& call) const {
                 .beta = call.in[2].f32(),
                 .sum = x.f32(),
                 .y = y.f32(),
-                .stats = call.out[1].f32()},
+                .stats = call.out[1].f32(),
+                .known_stats = nullptr},
                y.rows);
 }
 

@@ -50,12 +50,20 @@ class NormGradient final : public Op {
   const Spec spec;
 };
 
+// inputs {sum[rows, hidden], stats[rows, 2], gamma, beta}; outputs {y[rows, hidden]}: a norm's output from what it keeps
+class NormAgain final : public Op {
+ public:
+  std::string_view name() const override { return "norm_again"; }
+  void run(const Call& call) const override;
+};
+
 class ResidualNorm final : public Op {
  public:
   explicit ResidualNorm(const ResidualNormSpec& spec) : spec(spec) {}
   std::string_view name() const override { return "residual_norm"; }
   void run(const Call& call) const override;
   void backward(const Node& node, GradientWriter& writer) const override;
+  std::optional<Remake> remake(const Node& node, size_t which) const override;
 
   const ResidualNormSpec spec;
 };
@@ -66,6 +74,7 @@ class LayerNorm final : public Op {
   std::string_view name() const override { return "layer_norm"; }
   void run(const Call& call) const override;
   void backward(const Node& node, GradientWriter& writer) const override;
+  std::optional<Remake> remake(const Node& node, size_t which) const override;
 
   const LayerNormSpec spec;
 };

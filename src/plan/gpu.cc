@@ -90,6 +90,7 @@ std::vector<int64_t> bucket_sizes(const Workload& workload, int64_t capacity) {
     const int64_t texts = workload.dims(capacity).sequences;
     return texts < capacity ? std::vector<int64_t>{texts, capacity} : std::vector<int64_t>{capacity};
   }
+  if (workload.one_size) return {capacity};
   const int64_t text = workload.longest;
   const bool alike = 10 * workload.mean_length >= 9 * text && text >= kBucketStep && capacity < text * kMostBuckets;
   if (!alike) return bucket_sizes(capacity);

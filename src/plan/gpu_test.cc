@@ -83,14 +83,14 @@ TEST(GpuProfile, CountsWholeTextsInAMicroBatch) {
   complete_for_gpu(request, 0);
   request.budget_bytes = uint64_t{1} << 40;
   request.pinned_capacity = 900;
-  request.pinned_recompute = 0;
+  request.pinned_recompute = Recomputation();
   const uint64_t budget = make_plan(request).peak_bytes;
   request.pinned_capacity.reset();
   request.pinned_recompute.reset();
   request.budget_bytes = budget;
   const Plan plan = make_plan(request);
   EXPECT_GE(plan.capacity.tokens, 1024);
-  EXPECT_GT(plan.choice.recomputed_layers, 0);
+  EXPECT_NE(describe(plan.choice.recompute, plan.layers), "none");
   EXPECT_LE(plan.peak_bytes, budget);
 }
 
@@ -120,7 +120,7 @@ TEST(LanguageModels, LogitsShrinkWithTheBudget) {
   EXPECT_TRUE(tighter.fits);
   EXPECT_LT(tighter.choice.head_chunk, 8 * 256);
   EXPECT_EQ(tighter.capacity.tokens, 8 * 256);
-  EXPECT_EQ(tighter.choice.recomputed_layers, 0);
+  EXPECT_EQ(describe(tighter.choice.recompute, tighter.layers), "none");
   request.budget_bytes = tighter.minimum_budget_bytes;
   const Plan least = make_plan(request);
   EXPECT_TRUE(least.fits);
@@ -137,6 +137,8 @@ TEST(Buckets, FollowTheWorkload) {
   const Workload writing{.batch_size = 8, .longest = 1024, .step_tokens = 8, .target_rule = TargetRule::kLastToken};
   EXPECT_EQ(bucket_sizes(writing, 512), (std::vector<int64_t>{8, 512}));
   EXPECT_EQ(bucket_sizes(writing, 8), (std::vector<int64_t>{8}));
+  const Workload timing{.batch_size = 8, .longest = 512, .step_tokens = 4096, .one_size = true};
+  EXPECT_EQ(bucket_sizes(timing, 2048), (std::vector<int64_t>{2048}));
 }
 
 TEST(GpuProfile, UnknownNamesAreUsageErrors) { EXPECT_THROW(find_gpu_profile("abacus"), Error); }

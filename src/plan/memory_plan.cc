@@ -75,11 +75,8 @@ void find_peak(const std::vector<Placement*>& all, size_t nodes, MemoryPlan& pla
   }
 }
 
-}  // namespace
-
-MemoryPlan plan_memory(const Graph& graph, const Dims& capacity, const Device& device) {
-  MemoryPlan plan;
-  plan.capacity = capacity;
+// Everything that has to be placed, with its lifetime.
+std::vector<Placement*> find_tensors(const Graph& graph, const Device& device, MemoryPlan& plan) {
   find_lifetimes(graph, device, plan);
   std::vector<Placement*> all;
   for (auto* list : {&plan.values, &plan.workspaces}) {
@@ -88,8 +85,23 @@ MemoryPlan plan_memory(const Graph& graph, const Dims& capacity, const Device& d
     }
   }
   find_peak(all, graph.nodes().size(), plan);
-  assign_offsets(all, plan);
+  return all;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const Graph& graph, const Dims& capacity, const Device& device) {
+  MemoryPlan plan;
+  plan.capacity = capacity;
+  assign_offsets(find_tensors(graph, device, plan), plan);
   return plan;
+}
+
+size_t live_memory(const Graph& graph, const Dims& capacity, const Device& device) {
+  MemoryPlan plan;
+  plan.capacity = capacity;
+  find_tensors(graph, device, plan);
+  return plan.live_bytes;
 }
 
 }  // namespace snug

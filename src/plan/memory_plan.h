@@ -33,4 +33,7 @@ struct MemoryPlan {
 
 MemoryPlan plan_memory(const Graph& graph, const Dims& capacity, const Device& device);
 
+// Its live_bytes alone, which costs much less than offsets.
+size_t live_memory(const Graph& graph, const Dims& capacity, const Device& device);
+
 }  // namespace snug

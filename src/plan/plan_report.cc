@@ -5,9 +5,37 @@
 
 #include "core/json.h"
 #include "core/progress.h"
+#include "plan/sweep_report.h"
 #include "snug/snug.h"
 
 namespace snug {
+
+namespace {
+
+OrderedJson or_null(const std::optional<double>& value) { return value ? OrderedJson(*value) : OrderedJson(nullptr); }
+
+OrderedJson json_of(const Alternative& a) {
+  return {{"technique", a.technique}, {"saves_bytes", a.saves_bytes}, {"peak_bytes", a.peak_bytes}};
+}
+
+OrderedJson json_of(const SweepPoint& point) {
+  return {{"budget_bytes", point.budget_bytes},
+          {"peak_bytes", point.peak_bytes},
+          {"micro_batch_tokens", point.micro_batch_tokens},
+          {"micro_batches", point.micro_batches},
+          {"recompute", point.recompute},
+          {"head_chunk_tokens", point.head_chunk_tokens},
+          {"converts_weights", point.converts_weights},
+          {"relative_time", point.relative_time},
+          {"predicted_tokens_per_second", or_null(point.tokens_per_second)},
+          {"chosen", point.chosen}};
+}
+
+std::string text_of(const Alternative& a) {
+  return fmt::format("{} would need {} (saves {})", a.technique, format_bytes(a.peak_bytes), format_bytes(a.saves_bytes));
+}
+
+}  // namespace
 
 std::string PlanSummary::to_json() const {
   OrderedJson json = {
@@ -29,16 +57,18 @@ std::string PlanSummary::to_json() const {
       {"head_chunk_tokens", head_chunk_tokens},
       {"converts_weights", converts_weights},
       {"offload", offload},
-      {"predicted_tokens_per_second", nullptr},
+      {"predicted_tokens_per_second", or_null(predicted_tokens_per_second)},
       {"items", OrderedJson::array()},
   };
   for (const PlanItem& item : items) json["items"].push_back({{"name", item.name}, {"bytes", item.bytes}});
   if (!fits) {
     json["would_fit_with"] = OrderedJson::array();
-    for (const Alternative& a : would_fit_with) {
-      json["would_fit_with"].push_back(
-          {{"technique", a.technique}, {"saves_bytes", a.saves_bytes}, {"peak_bytes", a.peak_bytes}});
-    }
+    for (const Alternative& a : would_fit_with) json["would_fit_with"].push_back(json_of(a));
+    if (smallest_with) json["smallest_with"] = json_of(*smallest_with);
+  }
+  if (!sweep.empty()) {
+    json["sweep"] = OrderedJson::array();
+    for (const SweepPoint& point : sweep) json["sweep"].push_back(json_of(point));
   }
   return json.dump(2);
 }
@@ -59,12 +89,16 @@ std::string PlanSummary::to_text() const {
   text += fmt::format("\n  recomputed: {}; precision {}, optimizer {}", recompute, precision, optimizer);
   if (head_chunk_tokens > 0) text += fmt::format("; logits of {} tokens at a time", head_chunk_tokens);
   if (converts_weights) text += "; weights converted when used";
-  if (fits) return text;
-  text += fmt::format("\ndoes not fit: short by {}", format_bytes(minimum_budget_bytes - budget_bytes));
-  for (const Alternative& a : would_fit_with) {
-    text += fmt::format("\n  {} would need {} (saves {})", a.technique, format_bytes(a.peak_bytes),
-                        format_bytes(a.saves_bytes));
+  if (predicted_tokens_per_second) text += fmt::format("\n  predicted: {:.0f} tokens a second", *predicted_tokens_per_second);
+  if (!fits) {
+    text += fmt::format("\ndoes not fit: short by {}; the same results need at least {}",
+                        format_bytes(minimum_budget_bytes - budget_bytes), format_bytes(minimum_budget_bytes));
+    if (!would_fit_with.empty()) text += "\nwith other results it would fit:";
+    for (const Alternative& a : would_fit_with) text += "\n  " + text_of(a);
+    if (would_fit_with.empty()) text += "\nnothing that changes the results makes it fit either";
+    if (smallest_with) text += "; the least: " + text_of(*smallest_with);
   }
+  if (!sweep.empty()) text += "\n\n" + sweep_text(sweep);
   return text;
 }
 

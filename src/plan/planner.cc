@@ -4,55 +4,113 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
-#include <tuple>
 
 #include "core/error.h"
 
 namespace snug {
 namespace {
 
-// A micro-batch reads every weight three times and launches every kernel whatever its size; that costs about as much time
-// as this many tokens. Measured on two cores with AVX2, and on an H200.
-constexpr double kTokensPerPassCpu = 24, kTokensPerPassGpu = 1600;
-
-// A chunk of a language model's head reads the word table and reads and writes its gradient; and weights that are
-// converted when used are read and written twice a pass. In tokens of their part of the model, as above.
-constexpr double kTokensPerChunkCpu = 10, kTokensPerChunkGpu = 200, kTokensPerConversion = 310;
 constexpr int64_t kHeadChunks[] = {8192, 2048, 512, 128};
 
 // Capacities between the longest text and a whole step are multiples of this, so that small differences of overhead do
 // not change the packing.
 constexpr int64_t kCapacityStep = 64;
+// Up to so many micro-batches every number is tried, beyond that every number that is larger by an eighth.
+constexpr int64_t kFewMicroBatches = 16;
+constexpr size_t kGraphsKept = 4;
+constexpr int kSweepBudgets = 24;
 
-// Graphs for every choice, built once: placing tensors is cheap, building is not.
+// What layers recompute from the least to the most: each step adds a part to one more layer, cheap ones first, the first
+// layers first, since they wait longest for their backward.
+std::vector<Recomputation> recompute_ladder(const Speed& speed) {
+  std::vector<Recomputation> ladder = {Recomputation(speed.shares.size() + 1)};
+  const auto add = [&](Part part) {
+    for (size_t i = 0; i < speed.shares.size(); ++i) {
+      if (!speed.has_backward(i)) continue;
+      ladder.push_back(ladder.back());
+      ladder.back()[i + 1].add(part);
+    }
+  };
+  add(Part::kNorms);
+  add(Part::kActivations);
+  if (speed.has_backward(0)) {
+    ladder.push_back(ladder.back());
+    ladder.back()[0] = Parts::all();
+  }
+  // Both free the same.
+  const bool mlp_first = speed.recomputing({Part::kMlp}) <= speed.recomputing({Part::kAttention});
+  add(mlp_first ? Part::kMlp : Part::kAttention);
+  add(mlp_first ? Part::kAttention : Part::kMlp);
+  add(Part::kSums);
+  return ladder;
+}
+
+// The first index below `end` for which `holds`, as it does for all behind it; else `end`.
+template <class Condition>
+size_t first_where(size_t end, const Condition& holds) {
+  size_t begin = 0;
+  while (begin < end) {
+    const size_t middle = (begin + end) / 2;
+    holds(middle) ? end = middle : begin = middle + 1;
+  }
+  return end;
+}
+
+// Graphs are built when a choice is looked at, and what they need is remembered: one search serves many budgets.
 class Search {
  public:
-  explicit Search(const PlanRequest& request) : request_(request) {}
-
-  Plan run() {
-    const Plan smallest = smallest_plan();
-    std::optional<Plan> best;
-    double best_cost = 0;
-    // Most promising first: what cannot win even with the largest micro-batch is not tried.
-    std::vector<PlanChoice> choices = promising_choices(smallest.choice);
-    std::ranges::stable_sort(choices, {}, [this](const PlanChoice& c) { return relative_cost(c, useful_capacity()); });
-    for (const PlanChoice& choice : choices) {
-      if (best && relative_cost(choice, useful_capacity()) >= best_cost) break;
-      const auto capacity = largest_capacity(choice);
-      if (!capacity) continue;
-      const double cost = relative_cost(choice, *capacity);
-      if (best && cost >= best_cost) continue;
-      best = evaluate(choice, *capacity);
-      best_cost = cost;
+  explicit Search(const PlanRequest& request)
+      : request_(request), budget_(request.budget_bytes), speed_(request.speed.value_or(derived_speed(request))) {
+    if (request_.pinned_choice) {
+      ladder_ = {request_.pinned_choice->recompute};
+    } else if (!training() || request_.pinned_recompute) {
+      ladder_ = {training() ? *request_.pinned_recompute : Recomputation()};
+    } else {
+      ladder_ = recompute_ladder(speed_);
     }
-    Plan plan = best ? std::move(*best) : smallest;
+    find_smallest();
+  }
+
+  Plan run(uint64_t budget) {
+    budget_ = budget;
+    std::optional<Candidate> best;
+    double best_seconds = 0;
+    if (fits(smallest_)) best = smallest_, best_seconds = seconds(smallest_);
+    // Most promising first: what cannot win even without recomputation is not tried.
+    std::vector<Candidate> candidates = candidates_without_recomputation();
+    std::ranges::stable_sort(candidates, {}, [this](const Candidate& c) { return seconds(c); });
+    for (Candidate candidate : candidates) {
+      if (best && seconds(candidate) >= best_seconds) break;
+      // Of the rungs that would still win, the last needs least.
+      const auto at = [&](size_t rung) { return Candidate{rung, candidate.chunk, candidate.converts, candidate.capacity}; };
+      const size_t end = first_where(ladder_.size(), [&](size_t rung) { return best && seconds(at(rung)) >= best_seconds; });
+      if (!fits(at(end - 1))) continue;
+      candidate.rung = first_where(end - 1, [&](size_t rung) { return fits(at(rung)); });
+      best = candidate;
+      best_seconds = seconds(candidate);
+    }
+    Plan plan = best ? evaluate(choice_of(*best), widened(*best).capacity) : evaluate(choice_of(smallest_), smallest_.capacity);
     plan.fits = best.has_value();
-    plan.minimum_budget_bytes = smallest.peak_bytes + request_.process.tolerance_bytes;
+    plan.minimum_budget_bytes = minimum_bytes();
     return plan;
   }
 
+  uint64_t minimum_bytes() { return exact_bytes(smallest_) + request_.process.tolerance_bytes; }
+
  private:
+  // A choice by its place in the ladder.
+  struct Candidate {
+    size_t rung = 0;
+    int64_t chunk = 0;
+    bool converts = false;
+    int64_t capacity = 0;
+    auto operator<=>(const Candidate&) const = default;
+  };
+  PlanChoice choice_of(const Candidate& c) const { return {ladder_[c.rung], c.chunk, c.converts}; }
+  double seconds(const Candidate& c) const { return step_seconds(request_, speed_, choice_of(c), c.capacity); }
+
   bool training() const { return request_.graph.purpose == Purpose::kTraining; }
 
   bool has_vocabulary_head() const {
@@ -61,16 +119,9 @@ class Search {
            request_.graph.purpose != Purpose::kGeneration;
   }
 
-  std::vector<int> recompute_choices() const {
-    if (!training()) return {0};
-    if (request_.pinned_recompute) return {*request_.pinned_recompute};
-    std::vector<int> choices;
-    for (int layers = 0; layers <= request_.model->layers(); ++layers) choices.push_back(layers);
-    return choices;
-  }
-
   // Largest first.
   std::vector<int64_t> chunk_choices() const {
+    if (request_.pinned_choice) return {request_.pinned_choice->head_chunk};
     if (!has_vocabulary_head()) return {0};
     const int64_t most = std::max<int64_t>(1, request_.workload.dims(useful_capacity()).targets);
     std::vector<int64_t> choices = {std::min(most, kHeadChunks[0])};
@@ -82,73 +133,80 @@ class Search {
 
   // Copies are given up for training alone: inference keeps nothing else.
   std::vector<bool> conversion_choices() const {
+    if (request_.pinned_choice) return {request_.pinned_choice->converts_weights};
     const bool has_copies = training() && request_.graph.compute != DType::kF32;
     return has_copies ? std::vector<bool>{false, true} : std::vector<bool>{false};
   }
 
-  std::vector<PlanChoice> all_choices() const {
-    if (request_.pinned_choice) return {*request_.pinned_choice};
-    std::vector<PlanChoice> choices;
-    for (const int layers : recompute_choices()) {
+  // The longest text alone, a whole step, and between them what divides a step evenly.
+  std::vector<int64_t> capacity_choices() const {
+    const int64_t low = smallest_capacity(), high = useful_capacity();
+    std::vector<int64_t> choices = {high};
+    for (int64_t parts = 2; choices.back() > low; parts += std::max<int64_t>(1, parts < kFewMicroBatches ? 1 : parts / 8)) {
+      // Whole texts of the greatest length, where that is what there is.
+      const int64_t even = (high + parts - 1) / parts;
+      const int64_t texts = (even + low - 1) / low * low, rounded = (even + kCapacityStep - 1) / kCapacityStep * kCapacityStep;
+      choices.push_back(std::clamp(lengths_vary() ? rounded : texts, low, choices.back()));
+    }
+    choices.erase(std::ranges::unique(choices).begin(), choices.end());
+    return choices;
+  }
+  bool lengths_vary() const { return 10 * request_.workload.mean_length < 9 * request_.workload.longest; }
+
+  std::vector<Candidate> candidates_without_recomputation() const {
+    std::vector<Candidate> candidates;
+    for (const int64_t capacity : capacity_choices()) {
       for (const int64_t chunk : chunk_choices()) {
-        for (const bool converts : conversion_choices()) choices.push_back({layers, chunk, converts});
+        for (const bool converts : conversion_choices()) candidates.push_back({0, chunk, converts, capacity});
       }
     }
-    return choices;
+    return candidates;
   }
 
-  // Without those that recompute too little to fit at all. The more is recomputed, the less is needed, nearly always: the
-  // smallest choice is kept whatever this finds.
-  std::vector<PlanChoice> promising_choices(const PlanChoice& smallest) {
-    const std::vector<int> layers = recompute_choices();
-    if (request_.pinned_choice || layers.size() == 1) return all_choices();
-    std::vector<PlanChoice> choices = {smallest};
-    for (const int64_t chunk : chunk_choices()) {
-      for (const bool converts : conversion_choices()) {
-        const auto first = std::ranges::partition_point(
-            layers, [&](int count) { return !fits({count, chunk, converts}, smallest_capacity()); });
-        for (auto count = first; count != layers.end(); ++count) choices.push_back({*count, chunk, converts});
-      }
-    }
-    return choices;
-  }
-
-  struct Graphs {
-    std::shared_ptr<StepGraph> step, scoring;
-  };
-  const Graphs& graphs(const PlanChoice& choice) {
-    const auto key = std::tuple(choice.recomputed_layers, choice.head_chunk, choice.converts_weights);
-    Graphs& found = graphs_[key];
-    if (!found.step) {
-      GraphOptions options = request_.graph;
-      options.recomputed_layers = choice.recomputed_layers;
-      options.head_chunk = choice.head_chunk;
-      options.converts_weights = choice.converts_weights;
-      found.step = std::make_shared<StepGraph>(request_.model->build(options));
-      if (training()) {
-        options.purpose = Purpose::kScoring;
-        found.scoring = std::make_shared<StepGraph>(request_.model->build(options));
-      }
-    }
+  // Few are kept: they would be the largest thing in a small process, and are quickly built again.
+  std::shared_ptr<const StepGraph> step_graph(const PlanChoice& choice) {
+    if (steps_.size() >= kGraphsKept && !steps_.contains(choice)) steps_.clear();
+    auto& found = steps_[choice];
+    if (!found) found = build(choice, request_.graph.purpose);
     return found;
   }
+  // Whatever is recomputed.
+  std::shared_ptr<const StepGraph> scoring_graph(const PlanChoice& choice) {
+    auto& found = scorings_[{choice.head_chunk, choice.converts_weights}];
+    if (!found) found = build(choice, Purpose::kScoring);
+    return found;
+  }
+  std::shared_ptr<const StepGraph> build(const PlanChoice& choice, Purpose purpose) const {
+    GraphOptions options = request_.graph;
+    options.purpose = purpose;
+    options.recompute = choice.recompute;
+    options.head_chunk = choice.head_chunk;
+    options.converts_weights = choice.converts_weights;
+    return std::make_shared<StepGraph>(request_.model->build(options));
+  }
 
-  // Everything about one choice.
-  Plan evaluate(const PlanChoice& choice, int64_t capacity) {
+  // Everything about one choice; without placing tensors, the least that it can need.
+  enum class Placing { kDone, kLeftOut };
+  Plan evaluate(const PlanChoice& choice, int64_t capacity, Placing placing = Placing::kDone) {
+    const auto memory_of = [&](const StepGraph& step) {
+      if (placing == Placing::kDone) return plan_memory(step.graph, request_.workload.dims(capacity), request_.device);
+      MemoryPlan bound;
+      bound.bytes = live_memory(step.graph, request_.workload.dims(capacity), request_.device);
+      return bound;
+    };
     Plan plan;
-    plan.budget_bytes = request_.budget_bytes;
+    plan.budget_bytes = budget_;
     plan.workload = request_.workload;
     plan.capacity = request_.workload.dims(capacity);
     plan.choice = choice;
     plan.layers = request_.model->layers();
     plan.micro_batches = (request_.workload.step_tokens + capacity - 1) / capacity;
-    const Graphs& built = graphs(choice);
-    plan.step = built.step;
-    plan.step_memory = plan_memory(plan.step->graph, plan.capacity, request_.device);
+    plan.step = step_graph(choice);
+    plan.step_memory = memory_of(*plan.step);
     size_t transient = plan.step_memory.bytes;
-    if (built.scoring) {
-      plan.scoring = built.scoring;
-      plan.scoring_memory = plan_memory(plan.scoring->graph, plan.capacity, request_.device);
+    if (training()) {
+      plan.scoring = scoring_graph(choice);
+      plan.scoring_memory = memory_of(*plan.scoring);
       transient = std::max(transient, plan.scoring_memory.bytes);
     }
     plan.layout = lay_out_arena(request_.model->parameters(),
@@ -163,6 +221,8 @@ class Search {
     plan.device = request_.device;
     plan.overhead_bytes = request_.process.overhead_bytes;
     plan.buffer_bytes = request_.process.buffer_bytes(plan.capacity);
+    plan.step_seconds = step_seconds(request_, speed_, choice, capacity);
+    if (speed_.measured) plan.tokens_per_second = double(mean_step_tokens(request_.workload)) / plan.step_seconds;
     itemise(plan);
     return plan;
   }
@@ -200,67 +260,59 @@ class Search {
     plan.host_peak_bytes = plan.peak_bytes;
   }
 
-  bool fits(const PlanChoice& choice, int64_t capacity) {
-    return evaluate(choice, capacity).peak_bytes <= request_.budget_bytes;
+  // What is known about a candidate's need. The bound is mostly the truth, and much cheaper.
+  struct Need {
+    uint64_t bound = 0, exact = 0;
+  };
+  Need& need_of(const Candidate& candidate) {
+    Need& need = needs_[candidate];
+    if (need.bound == 0) need.bound = evaluate(choice_of(candidate), candidate.capacity, Placing::kLeftOut).peak_bytes;
+    return need;
   }
+  uint64_t exact_bytes(const Candidate& candidate) {
+    Need& need = need_of(candidate);
+    if (need.exact == 0) need.exact = evaluate(choice_of(candidate), candidate.capacity).peak_bytes;
+    return need.exact;
+  }
+  bool fits(const Candidate& candidate) { return need_of(candidate).bound <= budget_ && exact_bytes(candidate) <= budget_; }
 
   int64_t smallest_capacity() const { return request_.pinned_capacity.value_or(request_.workload.longest); }
   int64_t useful_capacity() const {
     return request_.pinned_capacity.value_or(std::max(request_.workload.longest, request_.workload.step_tokens));
   }
 
-  // Candidates are the longest text alone, multiples of kCapacityStep, and the whole step.
-  std::optional<int64_t> largest_capacity(const PlanChoice& choice) {
-    const int64_t low = smallest_capacity(), high = useful_capacity();
-    if (fits(choice, high)) return high;
-    if (!fits(choice, low)) return std::nullopt;
-    int64_t good = low / kCapacityStep, bad = (high + kCapacityStep - 1) / kCapacityStep;
+  // Texts of different lengths fill whatever room there is.
+  Candidate widened(const Candidate& candidate) {
+    if (!lengths_vary()) return candidate;
+    Candidate wider = candidate;
+    int64_t good = candidate.capacity / kCapacityStep, bad = (useful_capacity() + kCapacityStep - 1) / kCapacityStep;
     while (bad - good > 1) {
-      const int64_t middle = (good + bad) / 2;
-      (fits(choice, middle * kCapacityStep) ? good : bad) = middle;
+      wider.capacity = (good + bad) / 2 * kCapacityStep;
+      (fits(wider) ? good : bad) = (good + bad) / 2;
     }
-    return std::max(low, good * kCapacityStep);
+    wider.capacity = std::max(candidate.capacity, good * kCapacityStep);
+    return wider;
   }
 
-  Plan smallest_plan() {
-    std::optional<Plan> smallest;
-    for (const PlanChoice& choice : all_choices()) {
-      // The least chunk and no copies never need more.
-      if (!request_.pinned_choice && (choice.head_chunk != chunk_choices().back() || choice.converts_weights != conversion_choices().back())) continue;
-      Plan plan = evaluate(choice, smallest_capacity());
-      if (!smallest || plan.peak_bytes < smallest->peak_bytes) smallest = std::move(plan);
+  // The least chunk and no copies never need more. Recomputing more nearly never does either, but the last layers have
+  // their backward at once: what they give up is back before memory is least.
+  void find_smallest() {
+    const size_t last = ladder_.size() - 1, level = std::max<size_t>(1, last / kPartNames.size());
+    for (size_t below = 0; below <= last && below <= 3 * level; ++below) {
+      if (below % level > 1 && below % level + 1 != level) continue;
+      const Candidate candidate{last - below, chunk_choices().back(), conversion_choices().back(), smallest_capacity()};
+      if (below == 0 || need_of(candidate).bound < need_of(smallest_).bound) smallest_ = candidate;
     }
-    return *smallest;
-  }
-
-  // Time per token relative to an endless micro-batch without recomputation. Backward costs two forwards, so a
-  // recomputed layer adds a third of its share.
-  double relative_cost(const PlanChoice& choice, int64_t capacity) const {
-    const bool cpu = request_.device.kind == DeviceKind::kCpu;
-    double cost = 1 + double(choice.recomputed_layers) / (3.0 * std::max(1, request_.model->layers()));
-    // Whole examples only: 900 tokens hold one text of 512.
-    const int64_t mean = std::max<int64_t>(1, request_.workload.mean_length), filled = capacity / mean * mean;
-    const int64_t tokens = std::clamp<int64_t>(filled, 1, request_.workload.step_tokens);
-    if (choice.head_chunk > 0) {
-      const int64_t targets = std::max<int64_t>(1, request_.workload.dims(tokens).targets);
-      const double chunks = double((targets + choice.head_chunk - 1) / choice.head_chunk);
-      cost += head_share() * (cpu ? kTokensPerChunkCpu : kTokensPerChunkGpu) * chunks / double(targets);
-    }
-    const double per_pass = (cpu ? kTokensPerPassCpu : kTokensPerPassGpu) + (choice.converts_weights ? kTokensPerConversion : 0);
-    return cost * (1 + per_pass / double(tokens));
-  }
-
-  // Of the work of a token that has something to predict.
-  double head_share() const {
-    int64_t head = 0;
-    for (const Parameter& p : request_.model->parameters()) {
-      if (p.is_table && p.is_factor) head += p.size();
-    }
-    return double(head) / double(std::max<int64_t>(1, parameter_count(request_.model->parameters())));
   }
 
   const PlanRequest& request_;
-  std::map<std::tuple<int, int64_t, bool>, Graphs> graphs_;
+  uint64_t budget_;
+  Speed speed_;
+  std::vector<Recomputation> ladder_;
+  Candidate smallest_;
+  std::map<PlanChoice, std::shared_ptr<const StepGraph>> steps_;
+  std::map<std::pair<int64_t, bool>, std::shared_ptr<const StepGraph>> scorings_;  // by chunk and conversion
+  std::map<Candidate, Need> needs_;
 };
 
 }  // namespace
@@ -281,7 +333,48 @@ Dims Workload::dims(int64_t tokens) const {
 
 Plan make_plan(const PlanRequest& request) {
   SNUG_CHECK(request.model != nullptr && request.workload.longest > 0 && request.workload.batch_size > 0);
-  return Search(request).run();
+  return Search(request).run(request.budget_bytes);
+}
+
+std::vector<Plan> sweep_plans(const PlanRequest& request) {
+  Search search(request);
+  const Plan roomy = search.run(std::numeric_limits<uint64_t>::max());
+  const uint64_t least = search.minimum_bytes(), most = std::max(least, roomy.peak_bytes);
+  std::vector<uint64_t> budgets;
+  // Closer together where little memory makes much difference.
+  for (int i = 0; i <= kSweepBudgets; ++i) {
+    const double share = double(i) / kSweepBudgets;
+    budgets.push_back(least + uint64_t(share * share * double(most - least)));
+  }
+  if (request.budget_bytes >= least && request.budget_bytes < most) budgets.push_back(request.budget_bytes);
+  std::ranges::sort(budgets);
+  std::vector<Plan> frontier;
+  for (const uint64_t budget : budgets) {
+    Plan plan = search.run(budget);
+    if (frontier.empty() || plan.step_seconds < frontier.back().step_seconds) frontier.push_back(std::move(plan));
+  }
+  return frontier;
+}
+
+uint64_t minimum_budget(const PlanRequest& request) { return Search(request).minimum_bytes(); }
+
+std::vector<SweepPoint> summarize(const std::vector<Plan>& sweep, uint64_t budget_bytes) {
+  std::vector<SweepPoint> points;
+  for (const Plan& plan : sweep) {
+    points.push_back({.budget_bytes = plan.budget_bytes,
+                      .peak_bytes = plan.peak_bytes,
+                      .micro_batch_tokens = plan.capacity.tokens,
+                      .micro_batches = plan.micro_batches,
+                      .head_chunk_tokens = std::min(plan.choice.head_chunk, plan.capacity.targets),
+                      .converts_weights = plan.choice.converts_weights,
+                      .recompute = describe(plan.choice.recompute, plan.layers),
+                      .relative_time = plan.step_seconds / sweep.back().step_seconds,
+                      .tokens_per_second = plan.tokens_per_second});
+  }
+  // More memory would not have made it faster than the last that it holds.
+  const auto beyond = std::ranges::find_if(points, [&](const SweepPoint& p) { return p.budget_bytes > budget_bytes; });
+  if (beyond != points.begin()) std::prev(beyond)->chosen = true;
+  return points;
 }
 
 PlanSummary summarize(const Plan& plan, std::string device) {
@@ -300,12 +393,10 @@ PlanSummary summarize(const Plan& plan, std::string device) {
   summary.micro_batch_tokens = plan.capacity.tokens;
   summary.micro_batches = plan.micro_batches;
   summary.max_length = plan.workload.longest;
-  const int recomputed = plan.choice.recomputed_layers;
-  summary.recompute = recomputed == 0             ? "none"
-                      : recomputed == plan.layers ? "all layers"
-                                                  : fmt::format("{} of {} layers", recomputed, plan.layers);
+  summary.recompute = describe(plan.choice.recompute, plan.layers);
   summary.head_chunk_tokens = std::min(plan.choice.head_chunk, plan.capacity.targets);
   summary.converts_weights = plan.choice.converts_weights;
+  summary.predicted_tokens_per_second = plan.tokens_per_second;
   return summary;
 }
 

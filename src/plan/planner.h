@@ -1,6 +1,6 @@
-// Chooses how a run uses its memory: the capacity of a micro-batch, how many layers are recomputed, how much of a language
-// model's logits exists at once, and whether weights are kept in the type of products too, so that the whole process
-// stays inside the budget and as little time as possible is lost. A pure function of its inputs.
+// Chooses how a run uses its memory: the capacity of a micro-batch, which parts of which layers are recomputed, how much of
+// a language model's logits exists at once, and whether weights are kept in the type of products too, so that the whole
+// process stays inside the budget and as little time as possible is lost. A pure function of its inputs.
 #pragma once
 
 #include <cstdint>
@@ -12,32 +12,12 @@
 
 #include "model/model.h"
 #include "plan/arena_layout.h"
+#include "plan/cost_model.h"
 #include "plan/memory_plan.h"
+#include "plan/plan_choice.h"
 #include "snug/snug.h"
 
 namespace snug {
-
-// Which tokens have something to predict.
-enum class TargetRule : uint8_t {
-  kNone,          // classification
-  kEveryToken,    // causal language modelling: all but the last of each sequence
-  kMaskedTokens,  // a share of each sequence, at least one
-  kLastToken,     // generation
-};
-
-// What is to be run.
-struct Workload {
-  int64_t batch_size = 0;   // examples of a step
-  int64_t longest = 0;      // tokens of the longest example
-  int64_t step_tokens = 0;  // most tokens a step can have
-  int64_t mean_length = 1;  // tokens of an example on average: how well micro-batches fill
-  int64_t sequences_per_example = 1;  // at most
-  TargetRule target_rule = TargetRule::kNone;
-  double masked_share = 0;
-
-  // The most that a micro-batch of so many tokens can have.
-  Dims dims(int64_t tokens) const;
-};
 
 // What the process needs besides the arena.
 struct ProcessFacts {
@@ -55,24 +35,16 @@ struct ProcessFacts {
   std::function<size_t(const Dims& capacity)> table_bytes;
 };
 
-// One way to run, besides the capacity of micro-batches.
-struct PlanChoice {
-  int recomputed_layers = 0;
-  int64_t head_chunk = 0;  // target rows; 0 where there is no language model's head
-  bool converts_weights = false;
-
-  bool operator==(const PlanChoice&) const = default;
-};
-
 struct PlanRequest {
   const Model* model = nullptr;
-  GraphOptions graph;  // purpose, pooling; recomputed_layers is the planner's
+  GraphOptions graph;  // purpose, pooling; what a PlanChoice has is the planner's
   Optimizer optimizer = Optimizer::kAdamW;
   Workload workload;
   ProcessFacts process;
   uint64_t budget_bytes = 0;
   Device device;
-  std::optional<int> pinned_recompute;     // layers
+  std::optional<Speed> speed;  // measured on the device; empty: derived
+  std::optional<Recomputation> pinned_recompute;
   std::optional<int64_t> pinned_capacity;  // tokens
   std::optional<PlanChoice> pinned_choice;  // all of it: a resumed run's
 };
@@ -89,6 +61,8 @@ struct Plan {
   PlanChoice choice;
   int layers = 0;
   int64_t micro_batches = 0;  // of a step with the most tokens
+  double step_seconds = 0;    // of average length; a prediction only where the request's speed was measured
+  std::optional<double> tokens_per_second;  // that prediction
   std::vector<PlanItem> items;  // at the moment of the peak; they add up to peak_bytes
 
   // What the executor needs. Shared, because graphs are referred to by executors.
@@ -101,7 +75,15 @@ struct Plan {
 // When nothing fits, `fits` is false and the plan describes the smallest choice; minimum_budget_bytes is always set.
 Plan make_plan(const PlanRequest& request);
 
+// The best plans for budgets from the smallest to what is needed without any limit, each faster than the one before; the
+// request's own budget is among them where it fits.
+std::vector<Plan> sweep_plans(const PlanRequest& request);
+
+// The least budget with which a request can be run, whatever its own budget.
+uint64_t minimum_budget(const PlanRequest& request);
+
 // The plan as the library's callers see it.
 PlanSummary summarize(const Plan& plan, std::string device);
+std::vector<SweepPoint> summarize(const std::vector<Plan>& sweep, uint64_t budget_bytes);
 
 }  // namespace snug

@@ -23,12 +23,15 @@ struct Case {
   const char* model;
   Head head;
   int64_t capacity;
-  int recomputed_layers;
+  Recomputation recompute;
   int64_t head_chunk = 0;
 };
 
+// The first so many layers, and the embeddings.
+Recomputation whole(size_t layers) { return Recomputation(layers + 1, Parts::all()); }
+
 void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.model << ", " << c.capacity << " tokens, " << c.recomputed_layers << " layers recomputed, chunks of " << c.head_chunk;
+  *out << c.model << ", " << c.capacity << " tokens, " << describe(c.recompute, 3) << " recomputed, chunks of " << c.head_chunk;
 }
 
 // Rows in order, a new micro-batch whenever the next row does not fit.
@@ -70,7 +73,7 @@ class Golden : public testing::TestWithParam<Case> {
     request.budget_bytes = uint64_t{1} << 30;
     request.device = {.kind = DeviceKind::kCpu, .threads = 2};
     request.pinned_capacity = GetParam().capacity;
-    request.pinned_choice = {.recomputed_layers = purpose == Purpose::kTraining ? GetParam().recomputed_layers : 0,
+    request.pinned_choice = {.recompute = purpose == Purpose::kTraining ? GetParam().recompute : Recomputation(),
                              .head_chunk = GetParam().head_chunk};
     plan = make_plan(request);
     auto engine = std::make_unique<CpuEngine>(*model_, plan, /*seed=*/1);
@@ -173,17 +176,17 @@ TEST_P(Golden, TenLossesOfAdamW) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, Golden,
-                         testing::Values(Case{"bert-tiny", Head::kClassifier, 106, 0}, Case{"bert-tiny", Head::kClassifier, 40, 0},
-                                         Case{"bert-tiny", Head::kClassifier, 106, 3}, Case{"bert-tiny", Head::kClassifier, 57, 2},
-                                         Case{"roberta-tiny", Head::kClassifier, 106, 0},
-                                         Case{"roberta-tiny", Head::kClassifier, 57, 2},
-                                         Case{"bert-mlm-tiny", Head::kMaskedLm, 106, 0, 106},
-                                         Case{"bert-mlm-tiny", Head::kMaskedLm, 57, 3, 5},
-                                         Case{"roberta-mlm-tiny", Head::kMaskedLm, 106, 0, 7},
-                                         Case{"gpt2-tiny", Head::kCausalLm, 106, 0, 106},
-                                         Case{"gpt2-tiny", Head::kCausalLm, 40, 0, 13},
-                                         Case{"gpt2-tiny", Head::kCausalLm, 106, 3, 32},
-                                         Case{"gpt2-tiny", Head::kCausalLm, 57, 2, 1}));
+                         testing::Values(Case{"bert-tiny", Head::kClassifier, 106, {}}, Case{"bert-tiny", Head::kClassifier, 40, {}},
+                                         Case{"bert-tiny", Head::kClassifier, 106, whole(3)}, Case{"bert-tiny", Head::kClassifier, 57, whole(2)},
+                                         Case{"roberta-tiny", Head::kClassifier, 106, {}},
+                                         Case{"roberta-tiny", Head::kClassifier, 57, whole(2)},
+                                         Case{"bert-mlm-tiny", Head::kMaskedLm, 106, {}, 106},
+                                         Case{"bert-mlm-tiny", Head::kMaskedLm, 57, whole(3), 5},
+                                         Case{"roberta-mlm-tiny", Head::kMaskedLm, 106, {}, 7},
+                                         Case{"gpt2-tiny", Head::kCausalLm, 106, {}, 106},
+                                         Case{"gpt2-tiny", Head::kCausalLm, 40, {}, 13},
+                                         Case{"gpt2-tiny", Head::kCausalLm, 106, whole(3), 32},
+                                         Case{"gpt2-tiny", Head::kCausalLm, 57, whole(2), 1}));
 
 }  // namespace
 }  // namespace snug

@@ -42,7 +42,7 @@ void rehearse() {
   request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
   request.budget_bytes = uint64_t{1} << 40;
   request.device = {.kind = DeviceKind::kCpu, .threads = num_threads()};
-  request.pinned_recompute = 1;
+  request.pinned_recompute = Recomputation(2, Parts::all());
   const Plan plan = make_plan(request);
   CpuEngine engine(*model, plan, /*seed=*/1);
   BatchBuilder data;

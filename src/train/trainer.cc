@@ -56,6 +56,22 @@ class SignalGuard {
   struct sigaction old_int_, old_term_;
 };
 
+// As checkpoints carry it: a text for each segment.
+std::vector<std::string> recompute_names(const Recomputation& recompute) {
+  std::vector<std::string> names;
+  for (const Parts& parts : recompute) names.push_back(to_string(parts));
+  return names;
+}
+Recomputation recompute_of(const Json& names) {
+  Recomputation recompute;
+  for (const std::string name : names) {
+    Parts parts;
+    if (!parse_parts(name, parts)) fail(ErrorKind::kInput, "the checkpoint recomputes \"{}\", which this snug does not know", name);
+    recompute.push_back(parts);
+  }
+  return recompute;
+}
+
 struct Resume {
   fs::path checkpoint;
   uint64_t step = 0;
@@ -301,7 +317,7 @@ void Trainer::save(uint64_t step) {
   contents.state = {{"run", fingerprint()},
                     {"threads", num_threads()},
                     {"micro_batch_tokens", job_.plan.capacity.tokens},
-                    {"recomputed_layers", job_.plan.choice.recomputed_layers},
+                    {"recompute", recompute_names(job_.plan.choice.recompute)},
                     {"head_chunk", job_.plan.choice.head_chunk},
                     {"converts_weights", job_.plan.choice.converts_weights},
                     {"loss_sum", loss_sum_},
@@ -446,7 +462,7 @@ TrainSummary train(const TrainOptions& options, const std::function<void(const S
   if (resume) {
     const Json& state = resume->state;
     preferred = {state.at("micro_batch_tokens"),
-                 {state.at("recomputed_layers"), state.at("head_chunk"), state.at("converts_weights")}};
+                 {recompute_of(state.at("recompute")), state.at("head_chunk"), state.at("converts_weights")}};
   }
   const TrainingJob job = prepare_training(options, preferred);
   if (!job.summary.fits) {

@@ -1,6 +1,7 @@
 #include "train/training_job.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
 #include <cmath>
@@ -11,6 +12,8 @@
 #include "core/threads.h"
 #include "model/adapter.h"
 #include "model/weight_files.h"
+#include "train/alternatives.h"
+#include "train/calibration.h"
 #include "train/checkpoint.h"
 
 namespace snug {
@@ -175,27 +178,41 @@ void set_schedule(TrainingJob& job) {
   job.save_every = interval("--save-strategy", o.save_strategy, o.save_steps, job.steps_per_epoch);
 }
 
-std::optional<int> pinned_recompute(const std::string& flag, int layers) {
+// The same parts of every layer, or the first so many layers whole; the embeddings with either.
+std::optional<Recomputation> pinned_recompute(const std::string& flag, int layers) {
   if (flag == "auto") return std::nullopt;
-  if (flag == "none") return 0;
-  if (flag == "all") return layers;
+  Parts parts;
+  if (parse_parts(flag, parts)) {
+    Recomputation recompute(size_t(layers) + 1, parts);
+    if (parts != Parts::all()) recompute[0] = {};
+    return recompute;
+  }
   int count = -1;
   const auto [end, error] = std::from_chars(flag.data(), flag.data() + flag.size(), count);
   if (error != std::errc() || end != flag.data() + flag.size() || count < 0 || count > layers) {
-    fail(ErrorKind::kUsage, "--recompute is \"{}\", expected auto, none, all, or a number of layers from 0 to {}", flag,
-         layers);
+    std::vector<std::string_view> names;
+    for (const PartName& known : kPartNames) names.push_back(known.name);
+    fail(ErrorKind::kUsage,
+         "--recompute is \"{}\", expected auto, none, all, a number of layers from 0 to {}, or parts of every layer: {}", flag,
+         layers, fmt::join(names, ","));
   }
-  return count;
+  Recomputation recompute(size_t(layers) + 1);
+  std::fill_n(recompute.begin(), count > 0 ? count + 1 : 0, Parts::all());
+  return recompute;
 }
 
-Workload workload_of(const TrainingJob& job) {
+Workload workload_of(const TrainingJob& job, const TrainOptions& options) {
   Workload workload;
-  workload.batch_size = int64_t(std::min(uint64_t(job.options.batch_size), job.train->rows()));
+  workload.batch_size = int64_t(std::min(uint64_t(options.batch_size), job.train->rows()));
   workload.longest = job.train->longest();
   workload.mean_length = int64_t(job.train->tokens() / std::max<uint64_t>(1, job.train->rows()));
   if (job.validation) workload.longest = std::max<int64_t>(workload.longest, job.validation->longest());
+  if (options.max_length > 0) {  // less than what the data was read with
+    workload.longest = std::min(workload.longest, options.max_length);
+    workload.mean_length = std::min(workload.mean_length, options.max_length);
+  }
   workload.target_rule = target_rule(job.task);
-  workload.masked_share = job.options.mlm_probability;
+  workload.masked_share = options.mlm_probability;
   workload.sequences_per_example = job.train->most_sequences();
   if (job.validation) workload.sequences_per_example = std::max<int64_t>(workload.sequences_per_example, job.validation->most_sequences());
   workload.step_tokens = int64_t(std::min(uint64_t(workload.batch_size) * uint64_t(workload.longest),
@@ -203,49 +220,18 @@ Workload workload_of(const TrainingJob& job) {
   return workload;
 }
 
-PlanRequest plan_request(const TrainingJob& job) {
-  const TrainOptions& o = job.options;
-  PlanRequest request;
-  request.model = job.model.get();
-  request.graph.compute = job.platform->compute_type(o.precision);
-  request.workload = workload_of(job);
-  request.process.buffer_bytes = [&job](const Dims& capacity) {
-    BatchOptions batches = job.train_batches(0);
-    batches.capacity_tokens = capacity.tokens;
-    uint64_t bytes = kCheckpointBufferBytes + BatchStream::buffer_bytes(*job.train, batches);
-    if (job.validation) bytes += BatchStream::buffer_bytes(*job.validation, batches);
-    return bytes;
-  };
-  request.budget_bytes = job.platform->budget(o.memory_bytes);
-  job.platform->complete(request);
-  request.pinned_recompute = pinned_recompute(o.recompute, job.model->layers());
-  if (o.micro_batch_tokens > 0) {
-    if (o.micro_batch_tokens < request.workload.longest) {
-      fail(ErrorKind::kUsage, "--micro-batch-tokens {} is less than the longest text's {} tokens", o.micro_batch_tokens,
-           request.workload.longest);
-    }
-    request.pinned_capacity = o.micro_batch_tokens;
+std::optional<Speed> speed_of(const TrainingJob& job, const PlanRequest& request) {
+  if (!job.options.device_profile.empty() && job.options.calibrate) {
+    throw Error(ErrorKind::kUsage, "--calibrate needs the device itself, --device-profile is only its description",
+                "leave one of them out");
   }
-  return request;
-}
-
-// Shorter texts are the one inexact technique there is so far: what would they need?
-void add_alternatives(PlanRequest request, PlanSummary& summary) {
-  for (const int64_t length : {256, 128, 64, 32}) {
-    if (length >= request.workload.longest) continue;
-    request.workload.longest = length;
-    request.workload.step_tokens = std::min(request.workload.step_tokens, request.workload.batch_size * length);
-    const Plan shorter = make_plan(request);
-    if (!shorter.fits) continue;
-    summary.would_fit_with.push_back({fmt::format("--max-length {}", length),
-                                      summary.minimum_budget_bytes - shorter.minimum_budget_bytes,
-                                      shorter.minimum_budget_bytes});
-    return;
-  }
+  return calibrated_speed(*job.platform, request, {.cache_folder = cache_folder(job.options), .run = job.options.calibrate});
 }
 
 void plan_job(TrainingJob& job, const std::optional<PreferredPlan>& preferred) {
-  PlanRequest request = plan_request(job);
+  PlanRequest request = plan_request(job, job.options, *job.model);
+  request.speed = speed_of(job, request);
+  if (job.options.calibrate) request.process = plan_request(job, job.options, *job.model).process;  // what timing has left
   if (preferred) {
     PlanRequest same = request;
     same.pinned_capacity = preferred->capacity_tokens;
@@ -257,10 +243,40 @@ void plan_job(TrainingJob& job, const std::optional<PreferredPlan>& preferred) {
   }
   if (!job.plan.fits) job.plan = make_plan(request);
   job.summary = summarize(job.plan, job.platform->name());
-  if (!job.plan.fits) add_alternatives(std::move(request), job.summary);
+  if (!job.plan.fits) add_alternatives(job, job.summary);
+  if (job.options.sweep) job.summary.sweep = summarize(sweep_plans(request), request.budget_bytes);
 }
 
 }  // namespace
+
+std::unique_ptr<Model> build_model(const TrainingJob& job, const TrainOptions& options) {
+  return make_model(with_dropout(options, job.folder.config), head_of(job.task), tuning_of(options));
+}
+
+PlanRequest plan_request(const TrainingJob& job, const TrainOptions& o, const Model& model) {
+  PlanRequest request;
+  request.model = &model;
+  request.graph.compute = job.platform->compute_type(o.precision);
+  request.workload = workload_of(job, o);
+  request.process.buffer_bytes = [&job](const Dims& capacity) {
+    BatchOptions batches = job.train_batches(0);
+    batches.capacity_tokens = capacity.tokens;
+    uint64_t bytes = kCheckpointBufferBytes + BatchStream::buffer_bytes(*job.train, batches);
+    if (job.validation) bytes += BatchStream::buffer_bytes(*job.validation, batches);
+    return bytes;
+  };
+  request.budget_bytes = job.platform->budget(o.memory_bytes);
+  job.platform->complete(request);
+  request.pinned_recompute = pinned_recompute(o.recompute, model.layers());
+  if (o.micro_batch_tokens > 0) {
+    if (o.micro_batch_tokens < request.workload.longest) {
+      fail(ErrorKind::kUsage, "--micro-batch-tokens {} is less than the longest text's {} tokens", o.micro_batch_tokens,
+           request.workload.longest);
+    }
+    request.pinned_capacity = o.micro_batch_tokens;
+  }
+  return request;
+}
 
 DatasetOptions text_dataset_options(const CommonOptions& options, Task task, const ModelFolder& folder) {
   DatasetOptions result;
@@ -316,7 +332,7 @@ TrainingJob prepare_training(const TrainOptions& options, const std::optional<Pr
   job.task = task_of(options, job.folder.config);
   job.platform->warm_up();
   // A classifier's size follows from the data; what a family cannot learn at all is said before it is read.
-  const auto build = [&] { job.model = make_model(with_dropout(options, job.folder.config), head_of(job.task), tuning_of(options)); };
+  const auto build = [&] { job.model = build_model(job, options); };
   if (is_language(job.task)) {
     build();
     open_text(job);

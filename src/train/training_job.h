@@ -41,6 +41,10 @@ struct PreferredPlan {
   PlanChoice choice;
 };
 
+// The model and the request of this job under other options: what would the plan be with them?
+std::unique_ptr<Model> build_model(const TrainingJob& job, const TrainOptions& options);
+PlanRequest plan_request(const TrainingJob& job, const TrainOptions& options, const Model& model);
+
 TrainingJob prepare_training(const TrainOptions& options, const std::optional<PreferredPlan>& preferred);
 
 // How a language model's texts are read: joined into blocks where it is causal.

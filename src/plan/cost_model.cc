@@ -1,0 +1,131 @@
+#include "plan/cost_model.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "plan/planner.h"
+
+namespace snug {
+namespace {
+
+// What a device does in a second at BERT's and GPT-2's shapes. The GPU's are an H200's: with them a step of BERT-base and
+// -large of 16,384 tokens comes out within a tenth of what it takes. The CPU's are two cores with AVX2.
+struct Rates {
+  double half_flops, float_flops, bytes;
+  // A micro-batch reads every weight three times and launches every kernel whatever its size; that costs about as much time
+  // as this many tokens. A chunk of a language model's head reads the word table and reads and writes its gradient, and
+  // weights that are converted when used are read and written twice: in tokens of the head, and of the whole model.
+  double tokens_per_pass, tokens_per_chunk, tokens_per_conversion;
+};
+constexpr Rates kGpu = {680e12, 45e12, 4e12, 1600, 200, 310};
+constexpr Rates kCpu = {100e9, 100e9, 10e9, 24, 10, 310};
+
+// Values of width `hidden` that forward and backward of a layer read and write besides the factors of products.
+constexpr double kTrafficForward = 34, kTraffic = 100;
+constexpr double kUpdateBytes = 28;  // a parameter: weight, gradient and moments read, all but the gradient written
+
+size_t index_of(Part part) {
+  return size_t(std::ranges::find(kPartNames, part, &PartName::part) - kPartNames.begin());
+}
+
+std::vector<double> layer_shares(const Model& model) {
+  std::vector<bool> any(size_t(model.layers())), matrices(any.size());
+  bool before = false;  // something is trained before the layers
+  for (const Parameter& p : model.parameters()) {
+    if (!p.trained) continue;
+    before |= p.stage == Stage::kEmbeddings;
+    if (p.stage != Stage::kLayer) continue;
+    any[size_t(p.layer)] = true;
+    if (p.is_factor && !p.is_vector && !p.parts.empty()) matrices[size_t(p.layer)] = true;
+  }
+  std::vector<double> shares;
+  for (size_t i = 0; i < any.size(); ++i) {
+    before = before || any[i];
+    shares.push_back(!before ? Speed::kForwardShare : matrices[i] ? 1.0 : 2 * Speed::kForwardShare);
+  }
+  return shares;
+}
+
+int64_t micro_batches(const Workload& workload, int64_t capacity) {
+  if (workload.mean_length <= 0) return (mean_step_tokens(workload) + capacity - 1) / capacity;
+  // Whole examples only: 900 tokens hold one text of 512.
+  const int64_t examples = std::max<int64_t>(1, capacity / workload.mean_length);
+  return (workload.batch_size + examples - 1) / examples;
+}
+
+}  // namespace
+
+double Speed::recomputing(const Parts& parts) const {
+  double seconds = 0;
+  for (size_t i = 0; i < kPartNames.size(); ++i) {
+    if (parts.has(kPartNames[i].part)) seconds += again[i];
+  }
+  // Running the MLP's product again applies the activation too.
+  if (parts.has(Part::kMlp) && parts.has(Part::kActivations)) seconds -= again[index_of(Part::kActivations)];
+  return seconds;
+}
+
+Speed derived_speed(const PlanRequest& request) {
+  const Rates& rates = request.device.kind == DeviceKind::kCpu ? kCpu : kGpu;
+  const ModelConfig& config = request.model->config();
+  const double hidden = double(config.hidden_size), ffn = double(config.intermediate_size),
+               value = double(dtype_bytes(request.graph.compute)),
+               flops = request.graph.compute == DType::kF32 ? rates.float_flops : rates.half_flops;
+  const double seen = double(request.workload.mean_length > 0 ? request.workload.mean_length : request.workload.longest);
+  // Of a token in forward; backward has twice the products and two and a half times the attention.
+  const auto product = [&](double in, double out) { return 2 * in * out / flops; };
+  const auto pass = [&](double values) { return values * value / rates.bytes; };
+  const double scores = 4 * seen * hidden / flops / (config.family == Family::kGpt2 ? 2 : 1);
+  const double products = product(hidden, 4 * hidden) + product(hidden, 2 * ffn);
+  const bool trains = request.graph.purpose == Purpose::kTraining;
+
+  Speed speed;
+  speed.shares = trains ? layer_shares(*request.model) : std::vector<double>(size_t(request.model->layers()), 1.0);
+  speed.token_layer = (trains ? 3 : 1) * products + (trains ? 3.5 : 1) * scores + pass((trains ? kTraffic : kTrafficForward) * hidden);
+  int64_t vocabulary = 0;
+  for (const Parameter& p : request.model->parameters()) {
+    if (p.is_factor && p.padded_rows > 0) vocabulary = p.rows;
+  }
+  const int64_t tokens = mean_step_tokens(request.workload);
+  const double targets = double(request.workload.dims(tokens).targets) / double(tokens);
+  const double head = (trains ? 3 : 1) * (product(hidden, double(vocabulary)) + pass(3 * double(vocabulary)));
+  speed.token_rest = targets * head + pass(10 * hidden);
+  speed.again[index_of(Part::kNorms)] = pass(4 * hidden);
+  speed.again[index_of(Part::kActivations)] = pass(2 * ffn);
+  speed.again[index_of(Part::kMlp)] = product(hidden, ffn) + pass(hidden + 3 * ffn);
+  speed.again[index_of(Part::kAttention)] = product(hidden, 3 * hidden) + scores + pass(9 * hidden);
+  speed.again[index_of(Part::kSums)] = product(hidden, hidden) + pass(6 * hidden);
+  const double layers = double(config.num_hidden_layers), whole = layers * speed.token_layer + speed.token_rest;
+  speed.pass_layer = rates.tokens_per_pass * speed.token_layer;
+  speed.pass_rest = rates.tokens_per_pass * speed.token_rest;
+  speed.chunk = rates.tokens_per_chunk * head;
+  speed.conversion = rates.tokens_per_conversion * whole;
+  if (trains) speed.update = kUpdateBytes * double(trained_count(request.model->parameters())) / rates.bytes;
+  return speed;
+}
+
+int64_t mean_step_tokens(const Workload& workload) {
+  const int64_t mean = workload.batch_size * workload.mean_length;
+  return std::max<int64_t>(1, workload.mean_length > 0 ? std::min(mean, workload.step_tokens) : workload.step_tokens);
+}
+
+double step_seconds(const PlanRequest& request, const Speed& speed, const PlanChoice& choice, int64_t capacity) {
+  const Workload& workload = request.workload;
+  const double layers = std::accumulate(speed.shares.begin(), speed.shares.end(), 0.0),
+               tokens = double(mean_step_tokens(workload)), passes = double(micro_batches(workload, capacity));
+  double seconds = speed.update + passes * (layers * speed.pass_layer + speed.pass_rest) +
+                   tokens * (layers * speed.token_layer + speed.token_rest);
+  for (size_t i = 0; i < speed.shares.size() && i + 1 < choice.recompute.size(); ++i) {
+    if (speed.has_backward(i)) seconds += tokens * speed.recomputing(choice.recompute[i + 1]);
+  }
+  // Looking embeddings up again is a pass like a norm's.
+  if (!choice.recompute.empty() && !choice.recompute[0].none()) seconds += tokens * speed.again[0];
+  if (choice.head_chunk > 0) {
+    const int64_t targets = std::max<int64_t>(1, int64_t(double(workload.dims(int64_t(tokens)).targets) / passes));
+    seconds += passes * speed.chunk * double((targets + choice.head_chunk - 1) / choice.head_chunk);
+  }
+  if (choice.converts_weights) seconds += passes * speed.conversion;
+  return seconds;
+}
+
+}  // namespace snug

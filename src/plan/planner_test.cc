@@ -1,0 +1,135 @@
+// Properties of the search over random budgets: what is chosen fits, the printed minimum works and nothing below it, more
+// memory is not slower.
+#include "plan/planner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "plan/gpu.h"
+
+namespace snug {
+namespace {
+
+struct Setting {
+  Family family = Family::kBert;
+  Head head = Head::kClassifier;
+  DeviceKind device = DeviceKind::kCpu;
+  int64_t mean_length = 0;
+};
+
+std::unique_ptr<Model> small_model(const Setting& setting) {
+  ModelConfig config = default_config(setting.family);
+  config.vocab_size = 5000;
+  config.hidden_size = 128;
+  config.num_hidden_layers = 5;
+  config.num_attention_heads = 4;
+  config.intermediate_size = 512;
+  config.max_position_embeddings = 256;
+  config.labels = {"a", "b"};
+  return make_model(config, setting.head);
+}
+
+PlanRequest request_for(const Model& model, const Setting& setting) {
+  PlanRequest request;
+  request.model = &model;
+  request.workload = {.batch_size = 24, .longest = 256, .step_tokens = 24 * 256, .mean_length = setting.mean_length};
+  if (setting.head == Head::kCausalLm) request.workload.target_rule = TargetRule::kEveryToken;
+  request.process.buffer_bytes = [](const Dims& dims) { return uint64_t(dims.tokens) * 64; };
+  request.budget_bytes = uint64_t{1} << 40;
+  request.device = {.threads = 2};
+  if (setting.device == DeviceKind::kCuda) {
+    request.graph.compute = DType::kBF16;
+    complete_for_gpu(request, 100 << 20);
+  }
+  return request;
+}
+
+class PlannerProperties : public testing::TestWithParam<Setting> {};
+
+TEST_P(PlannerProperties, HoldForRandomBudgets) {
+  const auto model = small_model(GetParam());
+  PlanRequest request = request_for(*model, GetParam());
+  const Plan roomy = make_plan(request);
+  ASSERT_TRUE(roomy.fits);
+  EXPECT_EQ(describe(roomy.choice.recompute, roomy.layers), "none");
+  EXPECT_EQ(roomy.capacity.tokens, 24 * 256);
+  const uint64_t least = roomy.minimum_budget_bytes;
+  EXPECT_EQ(minimum_budget(request), least);
+  std::mt19937_64 random(3);
+  std::vector<uint64_t> budgets = {least, roomy.peak_bytes};
+  for (int i = 0; i < 30; ++i) budgets.push_back(least + random() % (roomy.peak_bytes - least));
+  std::ranges::sort(budgets);
+  double before = 1e30;
+  for (const uint64_t budget : budgets) {
+    request.budget_bytes = budget;
+    const Plan plan = make_plan(request);
+    ASSERT_TRUE(plan.fits) << budget;
+    EXPECT_LE(plan.peak_bytes, budget);
+    EXPECT_EQ(plan.minimum_budget_bytes, least);
+    uint64_t sum = 0;
+    for (const PlanItem& item : plan.items) sum += item.bytes;
+    EXPECT_EQ(sum, plan.peak_bytes);
+    EXPECT_LE(plan.step_seconds, 1.001 * before) << budget;
+    before = plan.step_seconds;
+  }
+  request.budget_bytes = least - request.process.tolerance_bytes - 1;
+  EXPECT_FALSE(make_plan(request).fits);
+}
+
+TEST_P(PlannerProperties, TheSweepIsAFrontier) {
+  const auto model = small_model(GetParam());
+  PlanRequest request = request_for(*model, GetParam());
+  const std::vector<Plan> sweep = sweep_plans(request);
+  ASSERT_GT(sweep.size(), 3u);
+  for (size_t i = 0; i < sweep.size(); ++i) {
+    EXPECT_TRUE(sweep[i].fits);
+    EXPECT_LE(sweep[i].peak_bytes, sweep[i].budget_bytes);
+    if (i == 0) continue;
+    EXPECT_LT(sweep[i].step_seconds, sweep[i - 1].step_seconds);
+    EXPECT_GT(sweep[i].budget_bytes, sweep[i - 1].budget_bytes);
+  }
+  EXPECT_EQ(sweep.front().budget_bytes, sweep.front().minimum_budget_bytes);
+  // The budget that was asked for is the chosen one.
+  const uint64_t middle = (sweep.front().budget_bytes + sweep.back().budget_bytes) / 2;
+  request.budget_bytes = middle;
+  const std::vector<Plan> around = sweep_plans(request);
+  const std::vector<SweepPoint> points = summarize(around, middle);
+  const auto chosen = std::ranges::find_if(points, &SweepPoint::chosen);
+  ASSERT_NE(chosen, points.end());
+  const Plan plan = make_plan(request);
+  EXPECT_EQ(chosen->recompute, describe(plan.choice.recompute, plan.layers));
+  EXPECT_EQ(chosen->micro_batch_tokens, plan.capacity.tokens);
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, PlannerProperties,
+                         testing::Values(Setting{}, Setting{.mean_length = 60}, Setting{.device = DeviceKind::kCuda, .mean_length = 256},
+                                         Setting{Family::kGpt2, Head::kCausalLm, DeviceKind::kCpu, 250},
+                                         Setting{Family::kGpt2, Head::kCausalLm, DeviceKind::kCuda, 256}));
+
+// Cheap parts go first, and whole layers last.
+TEST(Planner, GivesUpCheapPartsFirst) {
+  const auto model = small_model({});
+  PlanRequest request = request_for(*model, {.mean_length = 256});
+  const Plan roomy = make_plan(request);
+  request.budget_bytes = roomy.peak_bytes - (64 << 10);
+  const Plan tight = make_plan(request);
+  EXPECT_EQ(tight.capacity.tokens, roomy.capacity.tokens);
+  EXPECT_TRUE(tight.choice.recompute[1] == Parts{Part::kNorms}) << describe(tight.choice.recompute, tight.layers);
+  EXPECT_TRUE(tight.choice.recompute.back().none());
+}
+
+TEST(Planner, MeasuredSpeedBecomesAPrediction) {
+  const auto model = small_model({});
+  PlanRequest request = request_for(*model, {});
+  EXPECT_FALSE(make_plan(request).tokens_per_second.has_value());
+  request.speed = derived_speed(request);
+  request.speed->measured = true;
+  const Plan plan = make_plan(request);
+  ASSERT_TRUE(plan.tokens_per_second.has_value());
+  EXPECT_NEAR(*plan.tokens_per_second, 24 * 256 / plan.step_seconds, 1e-6 * *plan.tokens_per_second);
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,116 @@
+// Whatever backward makes again, gradients and losses have the same bits as without: every subset of parts in all layers,
+// and different ones from layer to layer, with dropout on.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "core/file.h"
+#include "core/json.h"
+#include "data/batch_builder.h"
+#include "model/config.h"
+#include "model/weight_files.h"
+#include "model/weights.h"
+#include "plan/planner.h"
+#include "runtime/cpu_engine.h"
+
+namespace snug {
+namespace {
+
+struct Case {
+  const char* model;
+  Head head;
+};
+
+class Recomputing : public testing::TestWithParam<Case> {
+ protected:
+  Recomputing()
+      : folder_(std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden" / GetParam().model),
+        rows_(parse_json(read_small_file(folder_ / "steps.json"), "steps.json")["batches"][0]) {
+    ModelConfig config = parse_config(read_small_file(folder_ / "config.json"), "config.json");
+    config.embedding_dropout = config.hidden_dropout = config.attention_dropout = 0.1;
+    model_ = make_model(config, GetParam().head);
+  }
+
+  struct Result {
+    std::vector<std::byte> gradients;
+    double loss = 0;
+    size_t kept_bytes = 0;
+    bool operator==(const Result& other) const { return gradients == other.gradients && loss == other.loss; }
+  };
+  Result run(const Recomputation& recompute) const {
+    PlanRequest request;
+    request.model = model_.get();
+    request.workload = {.batch_size = 7, .longest = 40, .step_tokens = 106};
+    if (GetParam().head != Head::kClassifier) request.workload.target_rule = TargetRule::kEveryToken;
+    request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
+    request.budget_bytes = uint64_t{1} << 30;
+    request.device = {.kind = DeviceKind::kCpu, .threads = 2};
+    request.pinned_choice = {.recompute = recompute, .head_chunk = GetParam().head == Head::kClassifier ? 0 : 16};
+    const Plan plan = make_plan(request);
+    CpuEngine engine(*model_, plan, /*seed=*/1);
+    // What is read before it is made would be NaN.
+    std::vector<std::byte> poison(plan.layout.transient.bytes, std::byte{0xff});
+    engine.region(Region::kWeights).memory->write(plan.layout.transient.offset, poison);
+    load_weights(WeightFolder(folder_), *model_, [&](size_t i) { return engine.weight(i); }, {});
+    BatchBuilder batch;
+    uint64_t targets = 0;
+    for (const Json& row : rows_) {
+      batch.add(row.at("ids").get<std::vector<int32_t>>(), row.at("type_ids").get<std::vector<int32_t>>(), row.value("label", -1));
+      if (row.contains("target_rows")) {
+        batch.predict(row["target_rows"].get<std::vector<int32_t>>(), row["target_ids"].get<std::vector<int32_t>>());
+      }
+      targets += row.contains("target_rows") ? row["target_rows"].size() : 1;
+    }
+    engine.begin(targets);
+    engine.accumulate(batch.view());
+    Result result;
+    const Block gradients = engine.region(Region::kGradients);
+    result.gradients.resize(gradients.bytes);
+    gradients.read(0, result.gradients);
+    engine.update({.learning_rate = 0, .step = 1}, 0);
+    result.loss = engine.finish().loss;
+    result.kept_bytes = plan.step_memory.live_bytes;
+    return result;
+  }
+
+  std::filesystem::path folder_;
+  Json rows_;
+  std::unique_ptr<Model> model_;
+};
+
+Parts subset(unsigned bits) {
+  Parts parts;
+  for (size_t i = 0; i < kPartNames.size(); ++i) {
+    if (bits >> i & 1) parts.add(kPartNames[i].part);
+  }
+  return parts;
+}
+
+TEST_P(Recomputing, EverySubsetOfPartsGivesTheSameBits) {
+  const Result kept = run({});
+  ASSERT_TRUE(std::isfinite(kept.loss));
+  const size_t segments = size_t(model_->layers()) + 1;
+  for (unsigned bits = 1; bits < 1u << kPartNames.size(); ++bits) {
+    const Result again = run(Recomputation(segments, subset(bits)));
+    EXPECT_TRUE(again == kept) << to_string(subset(bits));
+    EXPECT_LE(again.kept_bytes, kept.kept_bytes) << to_string(subset(bits));
+  }
+}
+
+TEST_P(Recomputing, LayersMayDiffer) {
+  const Result kept = run({});
+  std::mt19937 random(7);
+  for (int round = 0; round < 20; ++round) {
+    Recomputation recompute(size_t(model_->layers()) + 2);
+    for (Parts& parts : recompute) parts = subset(random() % (1u << kPartNames.size()));
+    EXPECT_TRUE(run(recompute) == kept) << describe(recompute, model_->layers());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Recomputing,
+                         testing::Values(Case{"bert-tiny", Head::kClassifier}, Case{"roberta-mlm-tiny", Head::kMaskedLm},
+                                         Case{"gpt2-tiny", Head::kCausalLm}));
+
+}  // namespace
+}  // namespace snug
