@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/philox-inl.h"
 #include "ops/dropout_mask.h"
 #include "ops/simd-inl.h"
 
@@ -24,22 +25,6 @@ namespace snug::HWY_NAMESPACE {
 using WordTag = hn::RebindToUnsigned<FloatTag>;
 using WordVector = hn::Vec<WordTag>;
 
-// (low, high) := the halves of the 64-bit products of all lanes of a with m.
-HWY_INLINE void multiply_wide(WordVector a, WordVector m, WordVector& low, WordVector& high) {
-  const WordTag d;
-#if HWY_TARGET == HWY_SCALAR  // has no wider lanes
-  const uint64_t product = uint64_t{hn::GetLane(a)} * hn::GetLane(m);
-  low = hn::Set(d, uint32_t(product));
-  high = hn::Set(d, uint32_t(product >> 32));
-#else
-  const hn::RepartitionToWide<WordTag> dw;
-  const auto even = hn::MulEven(a, m);
-  const auto odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(dw, a))), m);
-  low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
-  high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
-#endif
-}
-
 // One Philox call per lane, for counters {c0, c1} of the lane and the row's other two words. Writes
 // 8 draws per lane.
 HWY_INLINE void lane_draws(const DropoutMask& mask, uint64_t sample, WordVector c0, WordVector c1,
@@ -47,18 +32,7 @@ HWY_INLINE void lane_draws(const DropoutMask& mask, uint64_t sample, WordVector 
   const WordTag d;
   const auto rest = mask_counter(mask, {.sample = sample}, 0);
   WordVector c2 = hn::Set(d, rest[2]), c3 = hn::Set(d, rest[3]);
-  uint32_t key0 = mask.key[0], key1 = mask.key[1];
-  for (int round = 0; round < kMaskRounds; ++round) {
-    WordVector low0, high0, low1, high1;
-    multiply_wide(c0, hn::Set(d, kPhiloxMul0), low0, high0);
-    multiply_wide(c2, hn::Set(d, kPhiloxMul1), low1, high1);
-    c0 = hn::Xor(hn::Xor(high1, c1), hn::Set(d, key0));
-    c2 = hn::Xor(hn::Xor(high0, c3), hn::Set(d, key1));
-    c1 = low1;
-    c3 = low0;
-    key0 += kPhiloxWeyl0;
-    key1 += kPhiloxWeyl1;
-  }
+  philox_lanes<kMaskRounds>(d, mask.key, c0, c1, c2, c3);
   hn::StoreInterleaved4(c0, c1, c2, c3, d, words);
 }
 
