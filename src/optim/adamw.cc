@@ -7,6 +7,9 @@
 
 #include <cstddef>
 
+#include "optim/adamw-inl.h"
+#include "optim/squares-inl.h"
+
 #ifndef SNUG_OPTIM_ADAMW_ARGUMENTS_
 #define SNUG_OPTIM_ADAMW_ARGUMENTS_
 namespace snug {
@@ -22,19 +25,14 @@ struct AdamWArrays {
 
 HWY_BEFORE_NAMESPACE();
 namespace snug::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 template <class D>
 HWY_INLINE void update(D d, const AdamWArrays& a, size_t i, const AdamWFactors& f) {
-  const auto g = hn::Mul(hn::LoadU(d, a.g + i), hn::Set(d, f.gradient));
   auto m = hn::LoadU(d, a.m + i), v = hn::LoadU(d, a.v + i);
-  m = hn::MulAdd(hn::Sub(g, m), hn::Set(d, f.new_m), m);
-  v = hn::MulAdd(hn::Mul(g, hn::Set(d, f.new_v)), g, hn::Mul(v, hn::Set(d, f.old_v)));
-  const auto size = hn::MulAdd(hn::Sqrt(v), hn::Set(d, f.v_correction), hn::Set(d, f.epsilon));
-  const auto w = hn::Mul(hn::LoadU(d, a.w + i), hn::Set(d, f.keep));
+  const auto w = adamw_element(d, f, hn::LoadU(d, a.w + i), hn::LoadU(d, a.g + i), m, v);
   hn::StoreU(m, d, a.m + i);
   hn::StoreU(v, d, a.v + i);
-  hn::StoreU(hn::NegMulAdd(hn::Set(d, f.step_size), hn::Div(m, size), w), d, a.w + i);
+  hn::StoreU(w, d, a.w + i);
 }
 
 void UpdateRange(const AdamWArrays& arrays, size_t begin, size_t end, const AdamWFactors& factors) {
@@ -45,26 +43,7 @@ void UpdateRange(const AdamWArrays& arrays, size_t begin, size_t end, const Adam
   for (; i < end; ++i) update(one, arrays, i, factors);
 }
 
-double SquaresOfRange(const float* values, size_t n) {
-  const hn::ScalableTag<double> d;
-  const hn::Rebind<float, decltype(d)> df;
-  const size_t lanes = hn::Lanes(d);
-  auto sum0 = hn::Zero(d), sum1 = hn::Zero(d), sum2 = hn::Zero(d), sum3 = hn::Zero(d);
-  size_t i = 0;
-  for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    const auto v0 = hn::PromoteTo(d, hn::LoadU(df, values + i));
-    const auto v1 = hn::PromoteTo(d, hn::LoadU(df, values + i + lanes));
-    const auto v2 = hn::PromoteTo(d, hn::LoadU(df, values + i + 2 * lanes));
-    const auto v3 = hn::PromoteTo(d, hn::LoadU(df, values + i + 3 * lanes));
-    sum0 = hn::MulAdd(v0, v0, sum0);
-    sum1 = hn::MulAdd(v1, v1, sum1);
-    sum2 = hn::MulAdd(v2, v2, sum2);
-    sum3 = hn::MulAdd(v3, v3, sum3);
-  }
-  double sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3))));
-  for (; i < n; ++i) sum += double(values[i]) * values[i];
-  return sum;
-}
+double SquaresOfRange(const float* values, size_t n) { return squares_of(values, n); }
 
 }  // namespace snug::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -81,7 +60,7 @@ namespace snug {
 HWY_EXPORT(UpdateRange);
 HWY_EXPORT(SquaresOfRange);
 
-AdamWFactors adamw_factors(const AdamWStep& step) {
+AdamWFactors adamw_factors(const OptimizerStep& step) {
   const double correction1 = 1.0 - std::pow(step.beta1, double(step.step));
   const double correction2 = 1.0 - std::pow(step.beta2, double(step.step));
   return {
@@ -97,7 +76,7 @@ AdamWFactors adamw_factors(const AdamWStep& step) {
 }
 
 void adamw(std::span<float> w, std::span<const float> g, std::span<float> m, std::span<float> v,
-           const AdamWStep& step) {
+           const OptimizerStep& step) {
   SNUG_CHECK(g.size() == w.size() && m.size() == w.size() && v.size() == w.size() &&
              step.step >= 1);
   const AdamWFactors factors = adamw_factors(step);
