@@ -1,24 +1,26 @@
-// The optimizer step on the device: norm of the gradient, clip factor, AdamW over all parameters, gradients back to
-// zero. Three launches whatever the number of parameters; nothing comes back to the host in between.
+// The optimizer step on the device: norm of the gradient, clip factor, update of all parameters, gradients back to zero.
+// Three launches whatever the number of parameters, but for Adafactor, which needs some for each tensor; nothing comes
+// back to the host in between.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "core/dtype.h"
-#include "plan/gpu.h"
+#include "plan/update_table.h"
 
 namespace snug::cuda {
 
 struct UpdateArguments {
-  float* weights = nullptr;
-  float* gradients = nullptr;  // zero afterwards, whether applied or not
-  float* moments = nullptr;  // first and second ones, where each chunk says
-  void* copies = nullptr;  // weights in the compute type, or null
-  DType copy_dtype = DType::kBF16;
+  Optimizer optimizer = Optimizer::kAdamW;
+  std::byte* arena = nullptr;  // gradients in it are zero afterwards, whether applied or not
+  DType copy_dtype = DType::kBF16;  // of weights in the compute type
   const UpdateChunk* chunks = nullptr;  // device memory
   int64_t chunk_count = 0;
+  std::span<const UpdateTensor> tensors;   // host memory; for Adafactor
   const UpdateFactors* factors = nullptr;  // device memory
   double* loss = nullptr;                  // device memory
   UpdateResult* result = nullptr;          // device memory
