@@ -40,6 +40,8 @@ struct TrainOptions : CommonOptions {
   std::string train, validation, output_dir;
   int64_t batch_size = 8;  // examples per step, however many micro-batches that takes
   double learning_rate = 5e-5, weight_decay = 0, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
+  std::string optim = "adamw";  // adamw, adamw_8bit, adamw_bf16, adafactor, sgd
+  double momentum = 0.9;        // of sgd; 0: none, and no optimizer state
   double max_grad_norm = 1.0;
   double num_train_epochs = 3;
   int64_t max_steps = 0;  // 0: by epochs

@@ -70,9 +70,11 @@ void add_batch_flags(CLI::App& command, TrainingFlags& flags) {
 }
 
 void add_optimizer_flags(CLI::App& command, TrainOptions& o) {
-  command.add_option(spellings("--learning-rate"), o.learning_rate, "peak learning rate of AdamW")->capture_default_str();
-  command.add_option(spellings("--weight-decay"), o.weight_decay, "decoupled decay, not on biases and norms")
+  command.add_option("--optim", o.optim, "adamw, adamw_8bit, adamw_bf16 (weights too), adafactor, sgd")->capture_default_str();
+  command.add_option(spellings("--learning-rate"), o.learning_rate, "peak learning rate")->capture_default_str();
+  command.add_option(spellings("--weight-decay"), o.weight_decay, "decay of weights, not on biases and norms")
       ->capture_default_str();
+  command.add_option("--momentum", o.momentum, "of sgd; 0: none, which keeps no optimizer state")->capture_default_str();
   command.add_option(spellings("--adam-beta1"), o.adam_beta1, "decay of the first moment")->capture_default_str();
   command.add_option(spellings("--adam-beta2"), o.adam_beta2, "decay of the second moment")->capture_default_str();
   command.add_option(spellings("--adam-epsilon"), o.adam_epsilon, "added to the root of the second moment")->capture_default_str();

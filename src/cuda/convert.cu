@@ -31,13 +31,42 @@ __global__ void __launch_bounds__(kBlock) convert_kernel(const float* x, T* y, i
   }
 }
 
+// The way back, eight bytes in and 16 out.
+__global__ void __launch_bounds__(kBlock) widen_kernel(const __nv_bfloat16* x, float* y, int64_t count) {
+  const int64_t begin = int64_t(blockIdx.x) * kBlockElements;
+  uint2 values[kUnroll];
+#pragma unroll
+  for (int i = 0; i < kUnroll; ++i) {
+    const int64_t at = begin + (i * kBlock + int(threadIdx.x)) * kFour;
+    if (at + kFour <= count) values[i] = __ldcs(reinterpret_cast<const uint2*>(x + at));
+  }
+#pragma unroll
+  for (int i = 0; i < kUnroll; ++i) {
+    const int64_t at = begin + (i * kBlock + int(threadIdx.x)) * kFour;
+    if (at + kFour <= count) {
+      const uint2 v = values[i];
+      *reinterpret_cast<float4*>(y + at) = {__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u),
+                                            __uint_as_float(v.y << 16), __uint_as_float(v.y & 0xffff0000u)};
+    } else {
+      for (int64_t j = at; j < count; ++j) y[j] = to_float(x[j]);
+    }
+  }
+}
+
 }  // namespace
 
 void launch(const Convert&, const Launch& call) {
   const Tensor &x = call.in[0], &y = call.out[0];
-  SNUG_CHECK(x.dtype == DType::kF32 && x.size() == y.size() && dtype_bytes(y.dtype) == 2);
+  SNUG_CHECK(x.size() == y.size());
   if (y.size() == 0) return;
   const auto blocks = unsigned(ceil_div(y.size(), kBlockElements));
+  if (x.dtype == DType::kBF16) {
+    SNUG_CHECK(y.dtype == DType::kF32);
+    widen_kernel<<<blocks, kBlock, 0, call.stream>>>(data_of<const __nv_bfloat16>(x), y.f32(), y.size());
+    SNUG_CUDA_LAUNCHED("widen");
+    return;
+  }
+  SNUG_CHECK(x.dtype == DType::kF32 && dtype_bytes(y.dtype) == 2);
   const auto start = [&]<class T>() {
     convert_kernel<T><<<blocks, kBlock, 0, call.stream>>>(x.f32(), data_of<T>(y), y.size());
     SNUG_CUDA_LAUNCHED("convert");

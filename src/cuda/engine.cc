@@ -31,42 +31,15 @@ float to_float(const std::byte* at, DType dtype) {
 
 }  // namespace
 
-class CudaEngine::ConvertedWeights : public Memory {
- public:
-  ConvertedWeights(DeviceArena& arena, DType dtype) : arena_(arena), dtype_(dtype) {}
-
-  void read(size_t offset, std::span<std::byte> to) const override {
-    std::vector<uint16_t> halves(to.size() / sizeof(float));
-    arena_.read(offset / 2, std::as_writable_bytes(std::span(halves)));
-    for (size_t i = 0; i < halves.size(); ++i) {
-      const float value = dtype_ == DType::kBF16 ? bfloat16_to_float(halves[i]) : half_to_float(halves[i]);
-      std::memcpy(to.data() + i * sizeof(float), &value, sizeof(float));
-    }
-  }
-  void write(size_t offset, std::span<const std::byte> from) override {
-    std::vector<uint16_t> halves(from.size() / sizeof(float));
-    for (size_t i = 0; i < halves.size(); ++i) {
-      float value = 0;
-      std::memcpy(&value, from.data() + i * sizeof(float), sizeof(float));
-      halves[i] = dtype_ == DType::kBF16 ? float_to_bfloat16(value) : float_to_half(value);
-    }
-    arena_.write(offset / 2, std::as_bytes(std::span(halves)));
-  }
-
- private:
-  DeviceArena& arena_;
-  DType dtype_;
-};
-
 CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, const Gpu& gpu, Products& products)
     : Engine(model, plan),
       gpu_(gpu),
       products_(products),
       seed_(seed),
       arena_(plan.arena_bytes, gpu.stream()),
-      tables_(device_tables(plan.capacity, model.parameters(), plan.scoring != nullptr)) {
+      tables_(device_tables(plan.capacity, model.parameters(), plan.scoring != nullptr)),
+      converted_(arena_, plan.compute == DType::kF32 ? DType::kBF16 : plan.compute) {
   const bool training = plan.scoring != nullptr;
-  if (plan.compute != DType::kF32) converted_ = std::make_unique<ConvertedWeights>(arena_, plan.compute);
   device_batch_ = {.dims = {},
                    .ids = table<int32_t>(tables_.ids),
                    .positions = table<int32_t>(tables_.positions),
@@ -116,30 +89,11 @@ void CudaEngine::make_slots() {
 }
 
 void CudaEngine::fill_chunks() {
-  std::vector<UpdateChunk> chunks;
-  chunks.reserve(tables_.chunk_count);
-  for (size_t i = 0; i < model_.parameters().size(); ++i) {
-    const Parameter& parameter = model_.parameters()[i];
-    if (!parameter.trained) continue;
-    const ArenaLayout& layout = plan_.layout;
-    const ParameterPlace& place = layout.parameters[i];
-    const auto elements = [](size_t bytes, size_t size) { return int64_t(bytes / size); };
-    const int64_t offset = elements(place.weight - layout.trained.offset, sizeof(float));
-    const int64_t first = elements(place.state - layout.states.offset, sizeof(float));
-    const int64_t second = first + elements(moment_bytes(parameter), sizeof(float));
-    const int64_t copy = place.copy == kNoOffset ? -1 : elements(place.copy - layout.copies.offset, dtype_bytes(plan_.compute));
-    for (int64_t at = 0; at < parameter.size(); at += kUpdateChunk) {
-      chunks.push_back({.offset = offset + at,
-                        .first = first + at,
-                        .second = second + at,
-                        .copy_offset = copy < 0 ? -1 : copy + at,
-                        .count = int32_t(std::min<int64_t>(kUpdateChunk, parameter.size() - at)),
-                        .decays = parameter.decays,
-                        .keeps_gradient = only_pass() && parameter.is_factor && !parameter.is_vector});
-    }
-  }
+  const UpdateFacts facts{.optimizer = plan_.optimizer, .compute = plan_.compute, .only_pass = only_pass()};
+  const std::vector<UpdateChunk> chunks = update_chunks(model_.parameters(), plan_.layout, facts);
   SNUG_CHECK(chunks.size() == tables_.chunk_count);
   arena_.write(plan_.layout.tables.offset + tables_.chunks, std::as_bytes(std::span(chunks)));
+  update_tensors_ = update_tensors(model_.parameters(), plan_.layout, facts);
 }
 
 void CudaEngine::launch_nodes(Program& program, const Dims& dims, const StepContext& context) {
@@ -238,37 +192,26 @@ void CudaEngine::accumulate(const Batch& micro_batch) {
 }
 
 UpdateArguments CudaEngine::update_arguments() const {
-  const ArenaLayout& layout = plan_.layout;
-  const auto floats = [&](size_t offset) { return reinterpret_cast<float*>(arena_.base() + offset); };
-  return {.weights = floats(layout.trained.offset),
-          .gradients = floats(layout.gradients.offset),
-          .moments = floats(layout.states.offset),
-          .copies = layout.copies.bytes > 0 ? arena_.base() + layout.copies.offset : nullptr,
+  return {.optimizer = plan_.optimizer,
+          .arena = arena_.base(),
           .copy_dtype = plan_.compute,
           .chunks = table<UpdateChunk>(tables_.chunks),
           .chunk_count = int64_t(tables_.chunk_count),
+          .tensors = update_tensors_,
           .factors = table<UpdateFactors>(tables_.factors),
           .loss = step_.executor->scalar(step_.source->loss),
           .result = table<UpdateResult>(tables_.result),
           .partials = table<double>(tables_.partials)};
 }
 
-void CudaEngine::update(const AdamWStep& adam, double max_gradient_norm) {
+void CudaEngine::update(const OptimizerStep& given, double max_gradient_norm) {
   const ArenaLayout& layout = plan_.layout;
   if (passes_ == 0) {  // a step of examples without tokens
     SNUG_CUDA(cudaMemsetAsync(arena_.base() + layout.gradients.offset, 0, layout.gradients.bytes, gpu_.stream()));
   }
-  const AdamWFactors f = adamw_factors(adam);
-  const double scale = scales_loss() ? loss_scale_.scale : 1.0;
-  const UpdateFactors factors{.keep = f.keep,
-                              .step_size = f.step_size,
-                              .new_m = f.new_m,
-                              .old_v = f.old_v,
-                              .new_v = f.new_v,
-                              .v_correction = f.v_correction,
-                              .epsilon = f.epsilon,
-                              .max_norm = float(max_gradient_norm),
-                              .gradient_scale = float(1.0 / scale)};
+  OptimizerStep step = given;
+  if (scales_loss()) step.gradient_scale = 1.0 / loss_scale_.scale;
+  const UpdateFactors factors = update_factors(plan_.optimizer, step, max_gradient_norm);
   UpdateSlot& slot = updates_[next_update_];
   SNUG_CHECK(running_.size() < updates_.size());
   running_.push_back(next_update_);
@@ -329,7 +272,7 @@ Block CudaEngine::region(Region region) {
 Block CudaEngine::weight(size_t parameter) {
   const ParameterPlace& place = plan_.layout.parameters[parameter];
   if (place.weight != kNoOffset) return {&arena_, place.weight, fp32_bytes(parameter)};
-  return {converted_.get(), place.copy * (sizeof(float) / dtype_bytes(plan_.compute)), fp32_bytes(parameter)};
+  return converted_.at(place.copy, fp32_bytes(parameter));
 }
 
 void CudaEngine::weights_changed() {

@@ -12,6 +12,7 @@
 #include "cuda/memory.h"
 #include "cuda/products.h"
 #include "cuda/update.h"
+#include "runtime/converted_weights.h"
 #include "runtime/engine.h"
 #include "runtime/executor.h"
 
@@ -25,7 +26,7 @@ class CudaEngine : public Engine {
 
   void begin(uint64_t targets) override;
   void accumulate(const Batch& micro_batch) override;
-  void update(const AdamWStep& adam, double max_gradient_norm) override;
+  void update(const OptimizerStep& step, double max_gradient_norm) override;
   int updates_ahead() const override { return scales_loss() ? 0 : 1; }
   StepResult finish() override;
   void score(const Batch& micro_batch) override;
@@ -39,8 +40,6 @@ class CudaEngine : public Engine {
   uint64_t arena_bytes() const override { return arena_.bytes(); }
 
  private:
-  // Weights that exist in the compute type alone (inference), seen as fp32.
-  class ConvertedWeights;
   struct Captured {
     int64_t tokens = 0;
     cudaGraphExec_t graph = nullptr;
@@ -79,7 +78,7 @@ class CudaEngine : public Engine {
   uint64_t seed_;
   DeviceArena arena_;
   DeviceTables tables_;
-  std::unique_ptr<ConvertedWeights> converted_;
+  ConvertedWeights converted_;  // weights that exist in a half type alone
   Batch device_batch_;  // arrays in the arena
   Program step_, scoring_;
   const Program* last_ = nullptr;  // which of them ran
@@ -88,6 +87,7 @@ class CudaEngine : public Engine {
   size_t next_upload_ = 0;
   std::vector<UpdateSlot> updates_;
   size_t next_update_ = 0;
+  std::vector<UpdateTensor> update_tensors_;
   std::deque<size_t> running_;  // slots of updates whose results are still to come
   std::vector<uint64_t> sort_keys_;
   std::vector<float> result_;

@@ -403,6 +403,16 @@ TEST(CudaConvert, RoundsLikeTheCpu) {
   }
 }
 
+TEST(CudaConvert, WidensBfloat16) {
+  SNUG_NEEDS_GPU();
+  const PackedBatch packed({1}, 1);
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {1, 7}, {3, 100}, {64, 1024}, {1, 4099}}) {
+    CudaCase c(packed, packed.batch.dims, uint64_t(rows * cols));
+    const ValueId x = c.random(fixed(DType::kBF16, rows, cols), 100.0), y = c.output(fixed(DType::kF32, rows, cols));
+    EXPECT_EQ(c.launch_op(Convert(), {x}, {y})[0], encoded(c.contents(x), DType::kF32)) << rows << " x " << cols;
+  }
+}
+
 // Numbers for people; nothing is asserted.
 class Speeds {
  public:

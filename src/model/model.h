@@ -31,6 +31,7 @@ struct GraphOptions {
   DType compute = DType::kF32;  // of activations and of the factors of products
   int64_t head_chunk = 1024;    // target rows whose logits exist at once
   bool converts_weights = false;  // factors are converted to the compute type when used, instead of kept as copies
+  bool bf16_weights = false;      // trained matrices exist in bf16 alone
   int64_t context = 0;            // generation: tokens a text can grow to
   SampleSpec sample{};            // generation
 };

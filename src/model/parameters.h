@@ -39,6 +39,7 @@ struct Parameter {
 
   int64_t size() const { return rows * cols; }
   int64_t occupied_rows() const { return padded_rows > rows ? padded_rows : rows; }
+  bool is_matrix() const { return is_factor && !is_vector && !is_table; }
   int64_t occupied() const { return occupied_rows() * cols; }
 };
 

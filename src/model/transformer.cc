@@ -137,21 +137,27 @@ ValueId GraphWriter::parameter(int slot) {
 
 ValueId GraphWriter::factor(int slot) {
   const Parameter& p = model_.parameters()[size_t(slot)];
-  if (options_.compute == DType::kF32) return parameter(slot);
   const TensorDesc desc{.dtype = options_.compute, .rows = p.occupied_rows(), .cols = p.cols};
-  const bool trained = training_ && p.trained;
-  if (options_.converts_weights && trained && !p.is_vector) {
+  const DType stored = stored_type(p);
+  if (stored != options_.compute) {
     const auto [found, fresh] = converted_.try_emplace({slot, graph_.segments().size()}, kNoValue);
     if (fresh) {
-      const ValueId exact = graph_.add_parameter(p.name, {.rows = desc.rows, .cols = p.cols}, slot, true);
+      const TensorDesc as_stored{.dtype = stored, .rows = desc.rows, .cols = p.cols};
+      const ValueId exact = graph_.add_parameter(p.name, as_stored, slot, training_);
       found->second = graph_.add_copy(p.name + " (converted)", desc, exact);
       graph_.add_node(convert(), {exact}, {found->second});
     }
     return found->second;
   }
+  if (options_.compute == DType::kF32) return parameter(slot);
   const auto [found, fresh] = parameters_.try_emplace({slot, options_.compute}, kNoValue);
-  if (fresh) found->second = graph_.add_parameter(p.name, desc, slot, trained);
+  if (fresh) found->second = graph_.add_parameter(p.name, desc, slot, training_ && p.trained);
   return found->second;
+}
+
+DType GraphWriter::stored_type(const Parameter& p) const {
+  if (options_.bf16_weights && p.trained && p.is_matrix()) return DType::kBF16;
+  return options_.converts_weights && p.trained && !p.is_vector ? DType::kF32 : options_.compute;
 }
 
 ValueId GraphWriter::linear(const std::string& name, const LinearSlots& slots, Activation activation, ValueId x) {

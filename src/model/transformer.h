@@ -104,6 +104,7 @@ class GraphWriter {
   }
   ValueId parameter(int slot);  // in fp32
   ValueId factor(int slot);     // in the type of products
+  DType stored_type(const Parameter& p) const;  // that a factor is made from
 
   // y = activation(x w + b), a row for each row of x; y is called `name`.
   ValueId linear(const std::string& name, const LinearSlots& slots, Activation activation, ValueId x);

@@ -182,6 +182,17 @@ TEST(Convert, RoundsToNearestEven) {
   }
 }
 
+TEST(Convert, WidensBfloat16) {
+  const Batch batch;
+  OpHarness h(batch, 1);
+  const ValueId x = h.random(3, 67), half = h.value(3, 67, DType::kBF16), y = h.value(3, 67, DType::kF32);
+  h.forward({convert(), {x}, {half}});
+  h.forward({convert(), {half}, {y}});
+  for (size_t i = 0; i < 3 * 67; ++i) {
+    EXPECT_EQ(h.tensor(y).f32()[i], bfloat16_to_float(float_to_bfloat16(h.tensor(x).f32()[i])));
+  }
+}
+
 // A weight stored [in, out] gives what its transpose gives.
 TEST(LinearLayouts, TransposesAgree) {
   const Batch batch;

@@ -10,8 +10,6 @@
 
 namespace snug {
 
-using AdamWStep = OptimizerStep;
-
 // What the update multiplies with, rounded once.
 struct AdamWFactors {
   float gradient, keep, step_size, new_m, old_v, new_v, v_correction, epsilon;

@@ -26,11 +26,11 @@ struct Parameters {
       v.push_back(std::abs(0.001f * normal(random)));
     }
   }
-  void step(const AdamWStep& s) { adamw(w, g, m, v, s); }
+  void step(const OptimizerStep& s) { adamw(w, g, m, v, s); }
 };
 
 // torch.optim.AdamW, one element in fp64.
-void reference(double& w, double g, double& m, double& v, const AdamWStep& s) {
+void reference(double& w, double g, double& m, double& v, const OptimizerStep& s) {
   g *= s.gradient_scale;
   w *= 1.0 - s.learning_rate * s.weight_decay;
   m = s.beta1 * m + (1.0 - s.beta1) * g;
@@ -43,7 +43,7 @@ void reference(double& w, double g, double& m, double& v, const AdamWStep& s) {
 TEST(AdamW, MatchesReference) {
   for (size_t n : {1, 3, 7, 8, 9, 31, 16384, 16385, 40009}) {
     for (int64_t step : {1, 2, 1000}) {
-      const AdamWStep s = {
+      const OptimizerStep s = {
           .learning_rate = 1e-3, .weight_decay = 0.01, .step = step, .gradient_scale = 0.7};
       Parameters p(n, n);
       const Parameters before = p;
@@ -65,7 +65,7 @@ TEST(AdamW, MatchesReference) {
 // lr = 0.1, decay 0.1, w = 1, gradients 0.5 and then -0.25, with the formulas written out.
 TEST(AdamW, FollowsTheFirstStepsByHand) {
   std::vector<float> w = {1.0f}, g = {0.5f}, m = {0.0f}, v = {0.0f};
-  AdamWStep s = {.learning_rate = 0.1, .weight_decay = 0.1, .step = 1};
+  OptimizerStep s = {.learning_rate = 0.1, .weight_decay = 0.1, .step = 1};
   adamw(w, g, m, v, s);
   EXPECT_NEAR(w[0], 0.99 - 0.1, 1e-6);  // the first step is lr * sign(g) after decay
   g[0] = -0.25f;

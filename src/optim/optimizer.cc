@@ -14,8 +14,6 @@ namespace {
 // Below this many elements eight bits save nothing worth their error.
 constexpr int64_t kLeastEightBit = 4096;
 
-bool is_matrix(const Parameter& parameter) { return !parameter.is_vector && !parameter.is_table; }
-
 void update_factored(const Parameter& parameter, std::span<float> weights, std::span<const float> gradient,
                      std::byte* state, const OptimizerStep& step) {
   for (size_t i = 0; i < adafactor_part_count(parameter); ++i) {
@@ -59,7 +57,7 @@ StateFormat state_format(Optimizer optimizer, const Parameter& parameter) {
   switch (optimizer) {
     case Optimizer::kAdamW: return StateFormat::kMoments;
     case Optimizer::kAdamW8Bit:
-      return is_matrix(parameter) && parameter.size() >= kLeastEightBit ? StateFormat::kEightBit : StateFormat::kMoments;
+      return parameter.is_matrix() && parameter.size() >= kLeastEightBit ? StateFormat::kEightBit : StateFormat::kMoments;
     case Optimizer::kAdamWBf16:
       return keeps_bfloat16(optimizer, parameter) ? StateFormat::kHalfMoments : StateFormat::kMoments;
     case Optimizer::kAdafactor: return StateFormat::kFactored;
@@ -84,7 +82,7 @@ size_t state_bytes(Optimizer optimizer, const Parameter& parameter) {
 }
 
 bool keeps_bfloat16(Optimizer optimizer, const Parameter& parameter) {
-  return optimizer == Optimizer::kAdamWBf16 && is_matrix(parameter) && parameter.is_factor;
+  return optimizer == Optimizer::kAdamWBf16 && parameter.is_matrix();
 }
 
 size_t adafactor_part_count(const Parameter& parameter) { return parameter.parts.empty() ? 1 : parameter.parts.size(); }

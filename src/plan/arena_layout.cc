@@ -14,8 +14,9 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   ArenaLayout layout;
   layout.parameters.resize(parameters.size());
   const auto is_trained = [&](const Parameter& p) { return needs.use == ArenaUse::kTraining && p.trained; };
+  const auto is_half = [&](const Parameter& p) { return is_trained(p) && keeps_bfloat16(needs.optimizer, p); };
   const auto has_copy = [&](const Parameter& p) {
-    return p.is_factor && needs.compute != DType::kF32 && (p.is_vector || !needs.converts_weights || !is_trained(p));
+    return !is_half(p) && p.is_factor && needs.compute != DType::kF32 && (p.is_vector || !needs.converts_weights || !is_trained(p));
   };
   // Appends a region that holds bytes_of(parameter) of each parameter that has any.
   const auto place = [&](Stretch& region, size_t ParameterPlace::*offset, const auto& bytes_of) {
@@ -29,11 +30,13 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
     region.bytes = layout.bytes - region.offset;
   };
   const auto exact_bytes = [](const Parameter& p) { return size_t(p.occupied()) * sizeof(float); };
-  const auto trained_bytes = [&](const Parameter& p) { return is_trained(p) ? exact_bytes(p) : 0; };
-  place(layout.trained, &ParameterPlace::weight, trained_bytes);
+  place(layout.trained, &ParameterPlace::weight,
+        [&](const Parameter& p) { return is_trained(p) && !is_half(p) ? exact_bytes(p) : 0; });
+  place(layout.halves, &ParameterPlace::copy,
+        [&](const Parameter& p) { return is_half(p) ? size_t(p.occupied()) * dtype_bytes(DType::kBF16) : 0; });
   place(layout.others, &ParameterPlace::weight,
         [&](const Parameter& p) { return !is_trained(p) && (!has_copy(p) || p.is_table) ? exact_bytes(p) : 0; });
-  place(layout.gradients, &ParameterPlace::gradient, trained_bytes);
+  place(layout.gradients, &ParameterPlace::gradient, [&](const Parameter& p) { return is_trained(p) ? exact_bytes(p) : 0; });
   place(layout.states, &ParameterPlace::state,
         [&](const Parameter& p) { return is_trained(p) ? state_bytes(needs.optimizer, p) : 0; });
   place(layout.copies, &ParameterPlace::copy,

@@ -1,6 +1,6 @@
 // Where everything lies inside the arena:
-//   trained weights | other weights | gradients | optimizer state | copies | scalars | device tables | transient region
-// Trained weights and their gradients are laid out alike. Copies are the weights that products read, in the type they
+//   trained weights | halves | other weights | gradients | optimizer state | copies | scalars | device tables | transient region
+// Halves are trained weights that exist in bf16 alone, where the optimizer keeps them so. Copies are the weights that products read, in the type they
 // compute in; there are none in fp32. What is not trained lies there only in the types it is read in, and neither has a
 // gradient nor optimizer state: the same holds for all weights in inference.
 #pragma once
@@ -24,14 +24,14 @@ struct Stretch {
 // Where one parameter lies in the arena; kNoOffset: not there.
 struct ParameterPlace {
   size_t weight = kNoOffset;    // fp32
-  size_t copy = kNoOffset;      // in the compute type
+  size_t copy = kNoOffset;      // in the compute type, or the weight itself where it exists in bf16 alone
   size_t gradient = kNoOffset;  // fp32
   size_t state = kNoOffset;     // the optimizer's
 };
 
 struct ArenaLayout {
   std::vector<ParameterPlace> parameters;
-  Stretch trained, others, gradients, states, copies, scalars;
+  Stretch trained, halves, others, gradients, states, copies, scalars;
   Stretch tables;  // what a device keeps besides: micro-batches, chunks of the update
   Stretch transient;
   size_t bytes = 0;  // whole pages

@@ -68,7 +68,7 @@ DeviceTables device_tables(const Dims& capacity, const ParameterTable& parameter
   for (size_t* array : {&t.target_rows, &t.target_ids}) take(*array, size_t(capacity.targets) * sizeof(int32_t));
   t.end_of_batch = t.bytes;
   if (!training) return t;
-  for (const Parameter& p : parameters) t.chunk_count += p.trained ? size_t((p.size() + kUpdateChunk - 1) / kUpdateChunk) : 0;
+  t.chunk_count = update_chunk_count(parameters);
   take(t.chunks, t.chunk_count * sizeof(UpdateChunk));
   take(t.factors, sizeof(UpdateFactors));
   take(t.result, sizeof(UpdateResult));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plan/planner.h"
+#include "plan/update_table.h"
 
 namespace snug {
 
@@ -16,35 +17,6 @@ struct StepState {
   int32_t tokens = 0, sequences = 0, targets = 0;  // really there
   float loss_scale = 1.0f;            // 1 / targets in the whole step, times the fp16 loss scale
 };
-
-// A stretch of one trained parameter, at most kUpdateChunk elements. Offsets count elements from the start of a region and
-// are multiples of 16.
-inline constexpr int32_t kUpdateChunk = 4096;
-struct UpdateChunk {
-  int64_t offset = 0;            // in weights and gradients, which are laid out alike
-  int64_t first = 0, second = 0;  // moments, in the optimizer's state
-  int64_t copy_offset = -1;      // in the compute-type copies; -1: none
-  int32_t count = 0;
-  int16_t decays = 0;          // whether weight decay applies
-  int16_t keeps_gradient = 0;  // the next step writes it without looking: it is not set to zero
-};
-
-// What changes from step to step; uploaded before each update. adamw.h has the formulas.
-struct UpdateFactors {
-  float keep = 1.0f;  // 1 - lr * weight_decay
-  float step_size = 0.0f, new_m = 0.1f, old_v = 0.999f, new_v = 0.001f, v_correction = 1.0f, epsilon = 1e-8f;
-  float max_norm = 0.0f;        // 0: no clipping
-  float gradient_scale = 1.0f;  // divides out the fp16 loss scale before norm and update
-};
-
-// What an update leaves for the host.
-struct UpdateResult {
-  double loss = 0;           // as accumulated; the update sets the accumulator back to zero
-  double gradient_norm = 0;  // before clipping, after gradient_scale
-  int32_t applied = 0;       // 0: loss or norm was not finite, so no weight and no moment changed
-  float clip = 1.0f;         // what clipping multiplied the gradient with
-};
-inline constexpr int kNormPartials = 1024;
 
 // Offsets inside the arena's tables.
 struct DeviceTables {

@@ -182,6 +182,7 @@ class Search {
     options.recompute = choice.recompute;
     options.head_chunk = choice.head_chunk;
     options.converts_weights = choice.converts_weights;
+    options.bf16_weights = training() && request_.optimizer == Optimizer::kAdamWBf16;
     return std::make_shared<StepGraph>(request_.model->build(options));
   }
 
@@ -218,6 +219,7 @@ class Search {
                                  .table_bytes = request_.process.table_bytes ? request_.process.table_bytes(plan.capacity) : 0});
     plan.arena_bytes = plan.layout.bytes;
     plan.compute = request_.graph.compute;
+    plan.optimizer = request_.optimizer;
     plan.device = request_.device;
     plan.overhead_bytes = request_.process.overhead_bytes;
     plan.buffer_bytes = request_.process.buffer_bytes(plan.capacity);
@@ -230,7 +232,7 @@ class Search {
   void itemise(Plan& plan) const {
     const bool cpu = request_.device.kind == DeviceKind::kCpu;
     const ArenaLayout& layout = plan.layout;
-    const uint64_t weights = layout.trained.bytes + layout.others.bytes, copies = layout.copies.bytes;
+    const uint64_t weights = layout.trained.bytes + layout.halves.bytes + layout.others.bytes, copies = layout.copies.bytes;
     const uint64_t taken = (plan.arena_bytes + request_.process.arena_granule - 1) / request_.process.arena_granule *
                            request_.process.arena_granule;
     plan.items = {{"weights", weights}};
@@ -382,6 +384,7 @@ PlanSummary summarize(const Plan& plan, std::string device) {
   summary.fits = plan.fits;
   summary.device = std::move(device);
   summary.precision = dtype_name(plan.compute);
+  summary.optimizer = optimizer_name(plan.optimizer);
   summary.budget_bytes = plan.budget_bytes;
   summary.peak_bytes = plan.peak_bytes;
   summary.host_peak_bytes = plan.host_peak_bytes;

@@ -57,6 +57,7 @@ struct Plan {
   Workload workload;
   Device device;
   DType compute = DType::kF32;
+  Optimizer optimizer = Optimizer::kAdamW;
   Dims capacity;
   PlanChoice choice;
   int layers = 0;

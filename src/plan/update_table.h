@@ -63,5 +63,6 @@ struct UpdateResult {
   int32_t applied = 0;       // 0: loss or norm was not finite, so no weight and no state changed
   float clip = 1.0f;         // what clipping multiplied the gradient with
 };
+inline constexpr int kNormPartials = 1024;
 
 }  // namespace snug

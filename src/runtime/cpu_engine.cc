@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "optim/adamw.h"
 #include "ops/parallel.h"
 
 namespace snug {
@@ -17,6 +18,7 @@ CpuEngine::CpuEngine(const Model& model, const Plan& plan, uint64_t seed)
     : Engine(model, plan),
       seed_(seed),
       arena_(plan.arena_bytes),
+      halves_(arena_, DType::kBF16),
       step_(plan.step->graph, plan.step_memory, plan.layout, arena_.base()) {
   if (plan.scoring) {
     scoring_ = std::make_unique<Executor>(plan.scoring->graph, plan.scoring_memory, plan.layout, arena_.base());
@@ -28,7 +30,11 @@ Block CpuEngine::region(Region region) {
   return {&arena_, stretch.offset, stretch.bytes};
 }
 
-Block CpuEngine::weight(size_t parameter) { return {&arena_, plan_.layout.parameters[parameter].weight, fp32_bytes(parameter)}; }
+Block CpuEngine::weight(size_t parameter) {
+  const ParameterPlace& place = plan_.layout.parameters[parameter];
+  if (place.weight == kNoOffset) return halves_.at(place.copy, fp32_bytes(parameter));
+  return {&arena_, place.weight, fp32_bytes(parameter)};
+}
 
 std::span<float> CpuEngine::floats(size_t offset, size_t bytes) const {
   return {reinterpret_cast<float*>(arena_.base() + offset), bytes / sizeof(float)};
@@ -47,21 +53,21 @@ void CpuEngine::accumulate(const Batch& micro_batch) {
   last_ = &step_;
 }
 
-void CpuEngine::update(const AdamWStep& adam, double max_gradient_norm) {
+void CpuEngine::update(const OptimizerStep& given, double max_gradient_norm) {
   const Stretch& gradients = plan_.layout.gradients;
   result_ = {*step_.scalar(plan_.step->loss), std::sqrt(sum_of_squares(floats(gradients.offset, gradients.bytes))), false};
   if (!std::isfinite(result_.loss) || !std::isfinite(result_.gradient_norm)) return;
   result_.applied = true;
-  AdamWStep step = adam;
+  OptimizerStep step = given;
   // PyTorch's clip_grad_norm_: the small constant keeps a zero norm harmless.
   if (max_gradient_norm > 0) step.gradient_scale = std::min(1.0, max_gradient_norm / (result_.gradient_norm + 1e-6));
   for (size_t i = 0; i < model_.parameters().size(); ++i) {
     const Parameter& parameter = model_.parameters()[i];
     if (!parameter.trained) continue;
-    step.weight_decay = parameter.decays ? adam.weight_decay : 0.0;
     const ParameterPlace& place = plan_.layout.parameters[i];
-    const auto array = [&](size_t offset) { return floats(offset, fp32_bytes(i)); };
-    adamw(array(place.weight), array(place.gradient), array(place.state), array(place.state + moment_bytes(parameter)), step);
+    std::byte* const weights = arena_.base() + (place.weight == kNoOffset ? place.copy : place.weight);
+    std::byte* const state = place.state == kNoOffset ? nullptr : arena_.base() + place.state;
+    update_parameter(plan_.optimizer, parameter, i, weights, floats(place.gradient, fp32_bytes(i)), state, step);
   }
 }
 

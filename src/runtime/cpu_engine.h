@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/arena.h"
+#include "runtime/converted_weights.h"
 #include "runtime/engine.h"
 #include "runtime/executor.h"
 
@@ -13,7 +14,7 @@ class CpuEngine : public Engine {
 
   void begin(uint64_t targets) override;
   void accumulate(const Batch& micro_batch) override;
-  void update(const AdamWStep& adam, double max_gradient_norm) override;
+  void update(const OptimizerStep& step, double max_gradient_norm) override;
   StepResult finish() override { return result_; }
   void score(const Batch& micro_batch) override;
   double take_loss() override;
@@ -27,6 +28,7 @@ class CpuEngine : public Engine {
 
   uint64_t seed_;
   Arena arena_;
+  ConvertedWeights halves_;
   Executor step_;                      // the plan's purpose
   std::unique_ptr<Executor> scoring_;  // evaluation during training
   Executor* last_ = nullptr;           // which of them ran

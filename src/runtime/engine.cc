@@ -19,6 +19,7 @@ void LossScale::after_step(bool applied) {
 const Stretch& region_of(const ArenaLayout& layout, Region region) {
   switch (region) {
     case Region::kWeights: return layout.trained;
+    case Region::kHalves: return layout.halves;
     case Region::kGradients: return layout.gradients;
     case Region::kState: break;
   }

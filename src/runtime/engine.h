@@ -8,7 +8,7 @@
 
 #include "core/memory.h"
 #include "graph/op.h"
-#include "optim/adamw.h"
+#include "optim/optimizer.h"
 #include "plan/planner.h"
 
 namespace snug {
@@ -31,8 +31,9 @@ struct LossScale {
   bool hopeless() const { return failed_steps > 20 || scale < 1e-4; }
 };
 
-// What training changes, each in one piece: weights and gradients in fp32, and the optimizer's state.
-enum class Region : uint8_t { kWeights, kGradients, kState };
+// What training changes, each in one piece: weights and gradients in fp32, weights that exist in bf16 alone, and the
+// optimizer's state.
+enum class Region : uint8_t { kWeights, kHalves, kGradients, kState };
 const Stretch& region_of(const ArenaLayout& layout, Region region);
 
 class Engine {
@@ -44,11 +45,11 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // One optimizer step: begin, accumulate each micro-batch, update. `targets` of the whole step (examples, or tokens to be
-  // predicted): micro-batches add up to their mean. The update clips to `max_gradient_norm` (0: never); `adam.weight_decay` counts where the parameter
+  // predicted): micro-batches add up to their mean. The update clips to `max_gradient_norm` (0: never); `step.weight_decay` counts where the parameter
   // table says so. Batches may be reused as soon as accumulate() returns.
   virtual void begin(uint64_t targets) = 0;
   virtual void accumulate(const Batch& micro_batch) = 0;
-  virtual void update(const AdamWStep& adam, double max_gradient_norm) = 0;
+  virtual void update(const OptimizerStep& step, double max_gradient_norm) = 0;
   // Results of updates, oldest first, each once. A device computes on its own: so many updates may wait for finish()
   // while the next step is already begun.
   virtual int updates_ahead() const { return 0; }

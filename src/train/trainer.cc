@@ -139,8 +139,15 @@ Trainer::Trainer(const TrainingJob& job, std::optional<Resume> resume,
 }
 
 std::vector<CheckpointTensor> Trainer::checkpoint_tensors() const {
-  return {{"weights", DType::kF32, engine_->region(Region::kWeights)},
-          {"optimizer_state", DType::kU8, engine_->region(Region::kState)}};
+  std::vector<CheckpointTensor> tensors;
+  const auto add = [&](const char* name, DType dtype, Region region) {
+    const Block block = engine_->region(region);
+    if (block.bytes > 0) tensors.push_back({name, dtype, block});
+  };
+  add("weights", DType::kF32, Region::kWeights);
+  add("weights_bf16", DType::kBF16, Region::kHalves);
+  add("optimizer_state", DType::kU8, Region::kState);
+  return tensors;
 }
 
 void Trainer::load() {
@@ -178,6 +185,8 @@ Json Trainer::fingerprint() const {
           {"batch_size", o.batch_size},
           {"total_steps", job_.total_steps},
           {"learning_rate", o.learning_rate},
+          {"optim", optimizer_name(job_.plan.optimizer)},
+          {"momentum", job_.plan.optimizer == Optimizer::kSgdMomentum ? o.momentum : 0.0},
           {"weight_decay", o.weight_decay},
           {"schedule", o.lr_scheduler_type},
           {"warmup_steps", job_.schedule.warmup_steps},
@@ -219,7 +228,9 @@ void Trainer::step(const StepBatch& batch) {
                    .beta2 = o.adam_beta2,
                    .epsilon = o.adam_epsilon,
                    .weight_decay = o.weight_decay,
-                   .step = int64_t(batch.step) + 1},
+                   .momentum = o.momentum,
+                   .step = int64_t(batch.step) + 1,
+                   .seed = o.seed},
                   o.max_grad_norm);
   running_.push_back({.step = batch.step + 1,
                       .epoch = epoch_of(batch.step + 1),

@@ -49,6 +49,7 @@ void check_options(const TrainOptions& o) {
   positive("--eval-steps", double(o.eval_steps));
   positive("--save-steps", double(o.save_steps));
   positive("--save-total-limit", double(o.save_total_limit));
+  below_one("--momentum", o.momentum);
   below_one("--adam-beta1", o.adam_beta1);
   below_one("--adam-beta2", o.adam_beta2);
   if (o.warmup_ratio < 0 || o.warmup_ratio > 1) {
@@ -257,6 +258,11 @@ PlanRequest plan_request(const TrainingJob& job, const TrainOptions& o, const Mo
   PlanRequest request;
   request.model = &model;
   request.graph.compute = job.platform->compute_type(o.precision);
+  request.optimizer = parse_optimizer(o.optim, o.momentum);
+  if (request.optimizer == Optimizer::kAdamWBf16 && request.graph.compute == DType::kF16) {
+    throw Error(ErrorKind::kUsage, "--optim adamw_bf16 keeps weights in bf16, which products in fp16 cannot read",
+                "add --precision bf16, or fp32 where the device has no bf16");
+  }
   request.workload = workload_of(job, o);
   request.process.buffer_bytes = [&job](const Dims& capacity) {
     BatchOptions batches = job.train_batches(0);
