@@ -159,7 +159,7 @@ TEST_F(CudaEngineTest, EveryOptimizerAgreesWithTheCpu) {
     SCOPED_TRACE(optimizer_name(optimizer));
     const Curve cpu = on_cpu(10, optimizer);
     const Variant exact{.capacity = kWhole, .compute = DType::kF32, .optimizer = optimizer};
-    const Variant half{.capacity = 300, .recomputed = whole(1), .compute = DType::kBF16, .optimizer = optimizer};
+    const Variant half{.capacity = 300, .recompute = whole(1), .compute = DType::kBF16, .optimizer = optimizer};
     expect_close(on_gpu(exact), cpu, tolerance);
     const Curve first = on_gpu(half), second = on_gpu(half);
     expect_close(first, cpu, 3e-2);
