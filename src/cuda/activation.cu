@@ -96,7 +96,7 @@ constexpr int kBlock = 256, kVectors = 2;
 // Rows do not matter here: the tensor is one row of `count` elements, of which a thread does two vectors.
 template <class T, Activation kActivation>
 __global__ void __launch_bounds__(kBlock) activation_kernel(const T* pre, T* y, int64_t count) {
-  const int64_t begin = int64_t(blockIdx.x) * kBlock * kVectors * kEight;
+  const int64_t begin = int64_t(from_the_end(gridDim.x, blockIdx.x)) * kBlock * kVectors * kEight;
   const int here = int(min(count - begin, int64_t(kBlock * kVectors * kEight)));
   Packed<T> packed[kVectors];
 #pragma unroll

@@ -18,7 +18,7 @@ inline constexpr int kSumWarps = 8, kSumColumns = kWarp * kEight;
 static_assert(kSumWarps == kEight);  // joining the warps of column_sums_kernel
 inline constexpr int kMaxSumGroups = 256;
 inline constexpr int kSumResidency = 3;  // blocks per multiprocessor
-inline constexpr int kSumBlocks = 2 * kSumResidency * kMultiprocessors;  // wanted, where there are enough rows
+inline constexpr int kSumBlocks = kSumResidency * kMultiprocessors;  // wanted, where there are enough rows: all at once
 
 // How many blocks of some columns are done; back at zero when the kernel ends. One will do: kernels with sums are on
 // one stream.
@@ -26,26 +26,27 @@ static __device__ unsigned int finished_blocks[kMaxSumGroups];
 
 // For rows that need nothing but their own elements. A term says what a row adds:
 //   Loaded load(row, column) fetches it, void add(loaded, row, column, sums) adds it to Eight sums[Term::kSums].
-// A block does 256 columns of one piece; its warps take every eighth row, Term::kInFlight of them at a time. The last
-// block of the columns adds the pieces, [pieces, kSums, cols], which costs less than another kernel.
+// A block does 256 columns of one piece: the warps of all pieces take rows in turn, Term::kInFlight each at a time and
+// the last rows first, see from_the_end(). The last block of the columns adds the pieces, [pieces, kSums, cols], which
+// costs less than another kernel.
 template <class Term>
 __global__ void __launch_bounds__(kSumWarps * kWarp, kSumResidency)
-    column_sums_kernel(Term term, int64_t rows, int64_t rows_of_piece, int cols, float* partials, SumTargets targets) {
+    column_sums_kernel(Term term, int64_t rows, int cols, float* partials, SumTargets targets) {
   constexpr int kSums = Term::kSums, kInFlight = Term::kInFlight;
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
   const int column = (int(blockIdx.x) * kWarp + lane) * kEight;
-  const int64_t begin = int64_t(blockIdx.y) * rows_of_piece, end = min(rows, begin + rows_of_piece);
+  const int64_t step = int64_t(gridDim.y) * kSumWarps;
   Eight sums[kSums];
   if (column < cols) {
-    for (int64_t first = begin + warp; first < end; first += kInFlight * kSumWarps) {
+    for (int64_t row = from_the_end(rows, int64_t(blockIdx.y) * kSumWarps + warp); row >= 0; row -= kInFlight * step) {
       typename Term::Loaded loaded[kInFlight];
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
-        if (first + i * kSumWarps < end) loaded[i] = term.load(first + i * kSumWarps, column);
+        if (row >= i * step) loaded[i] = term.load(row - i * step, column);
       }
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
-        if (first + i * kSumWarps < end) term.add(loaded[i], first + i * kSumWarps, column, sums);
+        if (row >= i * step) term.add(loaded[i], row - i * step, column, sums);
       }
     }
   }
@@ -92,11 +93,9 @@ void launch_column_sums(const Term& term, int64_t rows, int64_t cols, float* par
   const int64_t groups = ceil_div(cols, kSumColumns);
   SNUG_CHECK(groups <= kMaxSumGroups);
   const int64_t balanced = std::max<int64_t>(kSumBlocks / groups, 1);
-  const int64_t wanted = std::min({kColumnSumPieces, balanced, ceil_div(rows, 4 * kSumWarps)});
-  const int64_t rows_of_piece = ceil_div(rows, wanted), pieces = ceil_div(rows, rows_of_piece);
+  const int64_t pieces = std::min({kColumnSumPieces, balanced, ceil_div(rows, 4 * kSumWarps)});
   const dim3 grid = {unsigned(groups), unsigned(pieces)};
-  column_sums_kernel<Term>
-      <<<grid, kSumWarps * kWarp, 0, stream>>>(term, rows, rows_of_piece, int(cols), partials, targets);
+  column_sums_kernel<Term><<<grid, kSumWarps * kWarp, 0, stream>>>(term, rows, int(cols), partials, targets);
   SNUG_CUDA_LAUNCHED("column_sums");
 }
 

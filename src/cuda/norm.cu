@@ -35,7 +35,7 @@ struct ForwardRow {
   TokenPlace place;
 
   __device__ void fetch(const ForwardArguments<T>& a, int64_t row, int64_t tokens) {
-    if (row >= a.rows) return;
+    if (row < 0) return;
 #pragma unroll
     for (int v = 0; v < Shape::kVectors; ++v) {
       const int column = Shape::column(v);
@@ -54,15 +54,15 @@ __global__ void __launch_bounds__(forward_threads<Shape>(), forward_residency<T,
   constexpr int kGroups = forward_threads<Shape>() / Shape::kThreads;
   const int cols = a.cols;
   const int64_t tokens = a.state->tokens, step = int64_t(gridDim.x) * kGroups;
-  int64_t row = int64_t(blockIdx.x) * kGroups + Shape::group();
+  int64_t row = from_the_end(a.rows, int64_t(blockIdx.x) * kGroups + Shape::group());
   ForwardRow<T, Shape> next;
   next.fetch(a, row, tokens);
-  for (; row < a.rows; row += step) {
+  for (; row >= 0; row -= step) {
     const int64_t at = row * cols;
     const ForwardRow<T, Shape> now = next;
     MaskRow mask_row;
     if (a.mask.on() && row < tokens) mask_row = token_row(a.batch, now.place);
-    next.fetch(a, row + step, tokens);
+    next.fetch(a, row - step, tokens);
     Draws draws[Shape::kVectors] = {};
     if (a.mask.on()) {
 #pragma unroll
@@ -150,11 +150,11 @@ struct BackwardRows {
   NormStats stats[kRows];
   TokenPlace place[kRows];
 
-  __device__ void fetch(const BackwardArguments<T>& a, int64_t first, int64_t tokens) {
+  __device__ void fetch(const BackwardArguments<T>& a, int64_t last, int64_t tokens) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const int64_t row = first + r;
-      if (row >= a.rows) continue;
+      const int64_t row = last - r;
+      if (row < 0) continue;
       stats[r] = load_stats(a.stats, row);
 #pragma unroll
       for (int v = 0; v < Shape::kVectors; ++v) {
@@ -167,10 +167,10 @@ struct BackwardRows {
     }
   }
   // Rows that are not there add nothing, and their gradient is zero.
-  __device__ void clear_behind(int64_t first, int64_t tokens) {
+  __device__ void clear_absent(int64_t last, int64_t tokens) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      if (first + r < tokens) continue;
+      if (last - r >= 0 && last - r < tokens) continue;
       stats[r] = {};
 #pragma unroll
       for (int v = 0; v < Shape::kVectors; ++v) dy[r][v] = sum[r][v] = {};
@@ -195,26 +195,26 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1) norm_backward_kerne
   RowSums<Shape, Rows::kBlock, kNormSums> sums;
   Eight gamma[Shape::kVectors];
   BackwardRows<T, Shape> next;
-  int64_t first = Rows::first();
-  next.fetch(a, first, tokens);
+  int64_t last = from_the_end(a.rows, Rows::first());
+  next.fetch(a, last, tokens);
   load_columns<Shape>(a.gamma, cols, gamma);
-  for (int turn = 0; first < a.rows; first += Rows::step(), ++turn) {
+  for (int turn = 0; last >= 0; last -= Rows::step(), ++turn) {
     BackwardRows<T, Shape> now = next;
-    now.clear_behind(first, tokens);
+    now.clear_absent(last, tokens);
     MaskRow mask_rows[kRows];
     Packed<T> dsum[kRows][Shape::kVectors];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      if (first + r >= tokens) continue;
+      if (last < r || last - r >= tokens) continue;
       if (a.mask.on()) mask_rows[r] = token_row(a.batch, now.place[r]);
       if (!a.dsum) continue;
 #pragma unroll
       for (int v = 0; v < Shape::kVectors; ++v) {
         const int column = Shape::column(v);
-        if (column < cols) dsum[r][v] = load<kWhole>(a.dsum + (first + r) * cols, column, cols);
+        if (column < cols) dsum[r][v] = load<kWhole>(a.dsum + (last - r) * cols, column, cols);
       }
     }
-    next.fetch(a, first + Rows::step(), tokens);
+    next.fetch(a, last - Rows::step(), tokens);
     NormRowGradient gradients[kRows];
     row_gradients<Shape>(now.stats, gamma, cols, turn, sums, gradients, [&](int r, int v, Eight& dy, Eight& values) {
       dy = unpack(now.dy[r][v]);
@@ -222,8 +222,8 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1) norm_backward_kerne
     });
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      if (first + r >= a.rows) continue;
-      const int64_t at = (first + r) * cols;
+      if (last < r) continue;
+      const int64_t at = (last - r) * cols;
 #pragma unroll
       for (int v = 0; v < Shape::kVectors; ++v) {
         const int column = Shape::column(v);

@@ -102,6 +102,13 @@ __device__ inline Packed<T> pack(const Eight& eight) {
   return packed;
 }
 
+// Kernels that pass over a tensor begin at its end. Who has just written it began at the beginning, so the end is what
+// the second-level cache still holds; and the beginning, written last, is what the product behind reads first.
+template <class Index>
+__device__ inline Index from_the_end(Index count, Index i) {
+  return count - 1 - i;
+}
+
 // The eight columns from `column` on of a row of `cols`. kWhole: cols is a multiple of eight, so vectors are aligned;
 // otherwise element by element, and zero behind the end. `column` itself must be below cols.
 template <bool kWhole, class T>
