@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kBlock) activation_kernel(const T* pre, T* y, 
   for (int v = 0; v < kVectors; ++v) {
     const int at = (v * kBlock + int(threadIdx.x)) * kEight;
     if (at + kEight <= here) {
-      packed[v] = load<true>(pre + begin, at, here);
+      packed[v] = load<true, Reuse::kLate>(pre + begin, at, here);
     } else if (at < here) {
       packed[v] = load<false>(pre + begin, at, here);
     }
@@ -137,7 +137,7 @@ struct EpilogueTerm {
     Loaded loaded;
     loaded.dy = cuda::load<kWhole>(dy + row * cols, column, cols);
     if constexpr (kActivation != Activation::kNone) {
-      loaded.kept = cuda::load<kWhole>(kept + row * cols, column, cols);
+      loaded.kept = cuda::load<kWhole, Reuse::kLate>(kept + row * cols, column, cols);
     }
     return loaded;
   }

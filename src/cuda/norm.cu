@@ -40,8 +40,8 @@ struct ForwardRow {
     for (int v = 0; v < Shape::kVectors; ++v) {
       const int column = Shape::column(v);
       if (column >= a.cols) continue;
-      residual[v] = load<Shape::kWhole>(a.residual + row * a.cols, column, a.cols);
-      if (a.x) x[v] = load<Shape::kWhole>(a.x + row * a.cols, column, a.cols);
+      residual[v] = load<Shape::kWhole, Reuse::kLate>(a.residual + row * a.cols, column, a.cols);
+      if (a.x) x[v] = load<Shape::kWhole, Reuse::kLate>(a.x + row * a.cols, column, a.cols);
     }
     if (a.mask.on() && row < tokens) place = token_place(a.batch, row);
   }
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(forward_threads<Shape>(), forward_residency<T,
 #pragma unroll
         for (int i = 0; i < kEight; ++i) values.at[i] = fmaf(add.at[i], factors.at[i], values.at[i]);
         rounded = pack<T>(values);
-        if (a.sum) store<kWhole>(a.sum + at, column, cols, rounded);
+        if (a.sum) store<kWhole, Reuse::kLate>(a.sum + at, column, cols, rounded);
       }
       sums[v] = unpack(rounded);  // as stored, so that backward sees the same numbers
     }
@@ -160,8 +160,8 @@ struct BackwardRows {
       for (int v = 0; v < Shape::kVectors; ++v) {
         const int column = Shape::column(v);
         if (column >= a.cols) continue;
-        dy[r][v] = load<Shape::kWhole>(a.dy + row * a.cols, column, a.cols);
-        sum[r][v] = load<Shape::kWhole>(a.sum + row * a.cols, column, a.cols);
+        dy[r][v] = load<Shape::kWhole, Reuse::kLate>(a.dy + row * a.cols, column, a.cols);
+        sum[r][v] = load<Shape::kWhole, Reuse::kLate>(a.sum + row * a.cols, column, a.cols);
       }
       if (a.mask.on() && row < tokens) place[r] = token_place(a.batch, row);
     }
@@ -179,10 +179,10 @@ struct BackwardRows {
 };
 
 // to = or += values, at a column of a row.
-template <bool kWhole, class T>
+template <bool kWhole, Reuse kReuse, class T>
 __device__ void put(T* row, int column, int cols, Eight values, bool add) {
   if (add) values += load_eight<kWhole>(row, column, cols);
-  store_eight<kWhole>(row, column, cols, values);
+  store_eight<kWhole, kReuse>(row, column, cols, values);
 }
 
 template <class T, class Shape>
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1) norm_backward_kerne
 #pragma unroll
       for (int v = 0; v < Shape::kVectors; ++v) {
         const int column = Shape::column(v);
-        if (column < cols) dsum[r][v] = load<kWhole>(a.dsum + (last - r) * cols, column, cols);
+        if (column < cols) dsum[r][v] = load<kWhole, Reuse::kLate>(a.dsum + (last - r) * cols, column, cols);
       }
     }
     next.fetch(a, last - Rows::step(), tokens);
@@ -233,11 +233,11 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1) norm_backward_kerne
 #pragma unroll
         for (int i = 0; i < kEight; ++i) ds.at[i] = gradients[r].at(dy.at[i], gamma[v].at[i], values.at[i]);
         if (a.dsum) ds += unpack(dsum[r][v]);
-        if (a.dresidual) put<kWhole>(a.dresidual + at, column, cols, ds, a.add_residual);
+        if (a.dresidual) put<kWhole, Reuse::kLate>(a.dresidual + at, column, cols, ds, a.add_residual);
         if (a.dx) {
           if (a.mask.on()) ds *= mask_factors(a.mask, mask_rows[r], column);
           sums.of[2][v] += ds;
-          put<kWhole>(a.dx + at, column, cols, ds, a.add_x);
+          put<kWhole, Reuse::kSoon>(a.dx + at, column, cols, ds, a.add_x);
         }
       }
     }

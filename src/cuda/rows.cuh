@@ -109,16 +109,20 @@ __device__ inline Index from_the_end(Index count, Index i) {
   return count - 1 - i;
 }
 
+// Whether the kernels that come next read the data again. What they do not, the second-level cache is asked to drop
+// first, so that it keeps what they do.
+enum class Reuse : bool { kSoon, kLate };
+
 // The eight columns from `column` on of a row of `cols`. kWhole: cols is a multiple of eight, so vectors are aligned;
 // otherwise element by element, and zero behind the end. `column` itself must be below cols.
-template <bool kWhole, class T>
+template <bool kWhole, Reuse kReuse = Reuse::kSoon, class T>
 __device__ inline Packed<T> load(const T* row, int column, int cols) {
   Packed<T> packed;
   if constexpr (kWhole) {
     const uint4* const from = reinterpret_cast<const uint4*>(row + column);
 #pragma unroll
     for (int i = 0; i < Packed<T>::kWords / 4; ++i) {
-      const uint4 four = from[i];
+      const uint4 four = kReuse == Reuse::kLate ? __ldcs(from + i) : from[i];
       packed.words[4 * i] = four.x, packed.words[4 * i + 1] = four.y;
       packed.words[4 * i + 2] = four.z, packed.words[4 * i + 3] = four.w;
     }
@@ -136,13 +140,19 @@ __device__ inline Packed<T> load(const T* row, int column, int cols) {
   return packed;
 }
 
-template <bool kWhole, class T>
+template <bool kWhole, Reuse kReuse = Reuse::kSoon, class T>
 __device__ inline void store(T* row, int column, int cols, const Packed<T>& packed) {
   if constexpr (kWhole) {
     uint4* const to = reinterpret_cast<uint4*>(row + column);
 #pragma unroll
     for (int i = 0; i < Packed<T>::kWords / 4; ++i) {
-      to[i] = {packed.words[4 * i], packed.words[4 * i + 1], packed.words[4 * i + 2], packed.words[4 * i + 3]};
+      const uint32_t* const words = packed.words + 4 * i;
+      const uint4 four = {words[0], words[1], words[2], words[3]};
+      if constexpr (kReuse == Reuse::kLate) {
+        __stcs(to + i, four);
+      } else {
+        to[i] = four;
+      }
     }
   } else {
 #pragma unroll
@@ -161,9 +171,9 @@ template <bool kWhole, class T>
 __device__ inline Eight load_eight(const T* row, int column, int cols) {
   return unpack(load<kWhole>(row, column, cols));
 }
-template <bool kWhole, class T>
+template <bool kWhole, Reuse kReuse = Reuse::kSoon, class T>
 __device__ inline void store_eight(T* row, int column, int cols, const Eight& eight) {
-  store<kWhole>(row, column, cols, pack<T>(eight));
+  store<kWhole, kReuse>(row, column, cols, pack<T>(eight));
 }
 
 // For kernels with one thread per eight columns of one row, in blocks of kPlaceBlock: where a thread is in [rows, cols].
