@@ -1,5 +1,5 @@
-// Linear layers on the device: products by cuBLASLt, which adds the bias and, where that pays, applies GELU; other
-// activations and sums over rows are kernels.
+// Linear layers on the device: products by cuBLASLt, which adds the bias and, where that pays, applies GELU or its
+// gradient; other activations and sums over rows are kernels.
 #include "ops/linear.h"
 
 #include "core/error.h"
@@ -38,7 +38,7 @@ void launch(const Linear& op, const Launch& call) {
   const auto activation = [&] { launch_activation(op.spec.activation, pre, y, call); };
   const bool adapted = !op.spec.adapters.first_columns.empty();
   if (op.spec.activation == Activation::kGeluTanh && !adapted) {
-    return call.products->run_with_gelu(shape, tensors, call.workspace, call.stream, activation);
+    return call.products->run_with_gelu(shape, tensors, call.workspace, call.stream, {.without_gelu = activation});
   }
   tensors.result = pre.data;
   call.products->run(shape, tensors, call.workspace, call.stream);
@@ -76,7 +76,20 @@ void launch(const LinearInputGradient& op, const Launch& call) {
   const Tensor &dy = call.in[0], &w = call.in[1], &dx = call.out[0];
   ProductShape shape = shape_of(ProductKind::kInputGradient, w, op.layout, dy.dtype, dy.rows);
   shape.accumulate = op.accumulate;
-  call.products->run(shape, {.left = dy.data, .right = w.data, .result = dx.data}, call.workspace, call.stream);
+  ProductTensors tensors{.left = dy.data, .right = w.data, .result = dx.data};
+  if (op.activation == Activation::kNone) return call.products->run(shape, tensors, call.workspace, call.stream);
+  SNUG_CHECK(op.activation == Activation::kGeluTanh && !op.accumulate);
+  const Tensor& kept = call.in[2];
+  tensors.argument = kept.data;
+  // What is left of the epilogue's gradient: all of it, or the sums over rows.
+  const auto epilogue = [&](Activation activation) {
+    const Tensor in[] = {dx, kept};
+    launch(LinearEpilogueGradient(activation),
+           {.in = in, .out = call.out, .workspace = call.workspace, .stream = call.stream});
+  };
+  call.products->run_with_gelu(shape, tensors, call.workspace, call.stream,
+                               {.without_gelu = [&] { epilogue(Activation::kGeluTanh); },
+                                .with_gelu = [&] { epilogue(Activation::kNone); }});
 }
 
 void launch(const LinearWeightGradient& op, const Launch& call) {

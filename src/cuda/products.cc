@@ -91,7 +91,9 @@ struct Factor {
 }  // namespace
 
 bool may_fuse_gelu(const ProductShape& shape) {
-  return shape.kind == ProductKind::kForward && shape.dtype != DType::kF32 && shape.out % 8 == 0 && shape.out_stride == 0;
+  if (shape.kind == ProductKind::kWeightGradient || shape.dtype == DType::kF32) return false;
+  const int64_t cols = shape.kind == ProductKind::kForward ? shape.out : shape.in;
+  return cols % 8 == 0 && shape.out_stride == 0 && !shape.accumulate;
 }
 
 // cuBLASLt's matrices are column-major, so a row-major [r, c] is its c x r with leading dimension c, and every product
@@ -148,11 +150,13 @@ class Products::Descriptors {
       add(CUBLASLT_EPILOGUE_BIAS);
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, tensors.bias);
     }
-    if (shape.gelu != ProductGelu::kNone) add(CUBLASLT_EPILOGUE_GELU);
-    if (shape.gelu == ProductGelu::kKeeps) {
-      add(CUBLASLT_EPILOGUE_GELU_AUX);
+    const bool gradient = shape.gelu == ProductGelu::kGradient;
+    if (shape.gelu == ProductGelu::kForgets) add(CUBLASLT_EPILOGUE_GELU);
+    if (shape.gelu == ProductGelu::kKeeps) add(CUBLASLT_EPILOGUE_GELU_AUX);
+    if (gradient) add(CUBLASLT_EPILOGUE_DGELU);
+    if (gradient || shape.gelu == ProductGelu::kKeeps) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, tensors.argument);
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, shape.out);
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, gradient ? shape.in : shape.out);
     }
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, cublasLtEpilogue_t(epilogue));
   }
@@ -197,18 +201,24 @@ void Products::run(const ProductShape& shape, const ProductTensors& tensors, std
 }
 
 void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
-                             cudaStream_t stream, const std::function<void()>& activation) {
+                             cudaStream_t stream, const BehindProduct& behind) {
   ProductShape fused = shape;
-  fused.gelu = tensors.argument != nullptr ? ProductGelu::kKeeps : ProductGelu::kForgets;
-  const auto in_two_steps = [&] {
-    ProductTensors first = tensors;
-    if (tensors.argument != nullptr) first.result = tensors.argument;
-    run(shape, first, workspace, stream);
-    activation();
+  fused.gelu = shape.kind == ProductKind::kInputGradient ? ProductGelu::kGradient
+               : tensors.argument != nullptr             ? ProductGelu::kKeeps
+                                                         : ProductGelu::kForgets;
+  const auto together = [&] {
+    run(fused, tensors, workspace, stream);
+    behind.with_gelu();
   };
-  const bool fuses = shape.rows > 0 && may_fuse_gelu(shape) &&
-                     !gelu_choice(fused, tensors, workspace, stream, in_two_steps).declined;
-  fuses ? run(fused, tensors, workspace, stream) : in_two_steps();
+  const auto apart = [&] {
+    ProductTensors first = tensors;
+    if (fused.gelu == ProductGelu::kKeeps) first.result = tensors.argument;
+    run(shape, first, workspace, stream);
+    behind.without_gelu();
+  };
+  const bool fuses =
+      shape.rows > 0 && may_fuse_gelu(shape) && fuses_gelu(fused, tensors, workspace, stream, together, apart);
+  fuses ? together() : apart();
 }
 
 const Products::Choice& Products::choice(const ProductShape& shape, const Descriptors& descriptors,
@@ -229,19 +239,20 @@ const Products::Choice& Products::choice(const ProductShape& shape, const Descri
   return choices_[shape] = *best;
 }
 
-const Products::Choice& Products::gelu_choice(const ProductShape& fused, const ProductTensors& tensors,
-                                              std::span<std::byte> workspace, cudaStream_t stream,
-                                              const std::function<void()>& in_two_steps) {
+bool Products::fuses_gelu(const ProductShape& fused, const ProductTensors& tensors, std::span<std::byte> workspace,
+                          cudaStream_t stream, const std::function<void()>& together,
+                          const std::function<void()>& apart) {
   const auto found = choices_.find(fused);
-  if (found != choices_.end()) return found->second;
+  if (found != choices_.end()) return !found->second.declined;
   SNUG_CHECK(!capturing(stream));
-  in_two_steps();  // chooses the product's algorithm
-  const float apart = fastest_run(stream, [&] { return in_two_steps(), true; });
+  apart();  // chooses the product's algorithm
   const Descriptors descriptors(fused, tensors, tf32_for(fused));
-  Choice choice = measure(descriptors, tensors, workspace, stream).value_or(Choice{.declined = true});
-  if (choice.milliseconds >= apart) choice = {.declined = true};
+  Choice& choice = choices_[fused] =
+      measure(descriptors, tensors, workspace, stream).value_or(Choice{.declined = true});
   changed_ = true;
-  return choices_[fused] = choice;
+  const auto time = [&](const std::function<void()>& work) { return fastest_run(stream, [&] { return work(), true; }); };
+  if (!choice.declined && time(together) >= time(apart)) choice = {.declined = true};
+  return !choice.declined;
 }
 
 std::optional<Products::Choice> Products::measure(const Descriptors& d, const ProductTensors& tensors,

@@ -30,8 +30,9 @@ enum class ProductKind : uint8_t {
   kWeightGradient,  // dw[out, in] += dy[rows, out]ᵀ · x[rows, in], in fp32
 };
 
-// What the library does behind a forward product: GELU in its tanh form, of which the argument is kept or not.
-enum class ProductGelu : uint8_t { kNone, kForgets, kKeeps };
+// What the library does behind a product: GELU in its tanh form behind a forward one, of which the argument is kept or
+// not, or GELU's gradient at that argument behind one for the input's gradient.
+enum class ProductGelu : uint8_t { kNone, kForgets, kKeeps, kGradient };
 
 struct ProductShape {
   ProductKind kind = ProductKind::kForward;
@@ -41,7 +42,7 @@ struct ProductShape {
   bool accumulate = false;  // kForward and kInputGradient: += instead of =
   WeightLayout layout = WeightLayout::kOutIn;
   int64_t out_stride = 0;  // elements from one row of y or dy to the next; 0: out
-  ProductGelu gelu = ProductGelu::kNone;  // kForward only, and see may_fuse_gelu()
+  ProductGelu gelu = ProductGelu::kNone;  // see may_fuse_gelu()
   bool overwrite = false;                 // kWeightGradient only: = instead of +=
 
   auto operator<=>(const ProductShape&) const = default;
@@ -52,8 +53,14 @@ struct ProductTensors {
   const void* right = nullptr;  // w, or x for kWeightGradient
   const void* bias = nullptr;
   void* result = nullptr;
-  void* argument = nullptr;  // of GELU, [rows, out] like the result
+  void* argument = nullptr;  // of GELU, of the shape of the result
   float scale = 1.0f;        // of the product
+};
+
+// Launches what is left to do behind a product that did GELU or its gradient too, and behind one that did not.
+struct BehindProduct {
+  std::function<void()> without_gelu;
+  std::function<void()> with_gelu = [] {};
 };
 
 // Whether the library may know the product with GELU; half types only.
@@ -67,10 +74,11 @@ class Products {
   Products(const Products&) = delete;
 
   void run(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace, cudaStream_t stream);
-  // A forward product and GELU behind it. The result is GELU's; where the argument is not kept, both steps write it. Does
-  // them in one where that was measured to be faster, else apart: then `activation` launches the second one.
+  // A forward product and GELU behind it, or one for the input's gradient and GELU's gradient behind it, in one where
+  // that was measured to be faster, and what is left to do. Without GELU a forward product writes the argument, where it
+  // is kept, and else the result.
   void run_with_gelu(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
-                     cudaStream_t stream, const std::function<void()>& activation);
+                     cudaStream_t stream, const BehindProduct& behind);
   // Writes new choices to disk.
   void save() const;
 
@@ -84,8 +92,9 @@ class Products {
 
   const Choice& choice(const ProductShape& shape, const Descriptors& descriptors, const ProductTensors& tensors,
                        std::span<std::byte> workspace, cudaStream_t stream);
-  const Choice& gelu_choice(const ProductShape& fused, const ProductTensors& tensors, std::span<std::byte> workspace,
-                            cudaStream_t stream, const std::function<void()>& in_two_steps);
+  // Whether `fused` is to be used, each way being all it takes.
+  bool fuses_gelu(const ProductShape& fused, const ProductTensors& tensors, std::span<std::byte> workspace,
+                  cudaStream_t stream, const std::function<void()>& together, const std::function<void()>& apart);
   // The fastest of the library's candidates, if it has any.
   std::optional<Choice> measure(const Descriptors& descriptors, const ProductTensors& tensors,
                                 std::span<std::byte> workspace, cudaStream_t stream) const;

@@ -27,6 +27,11 @@ double eps_of(DType dtype) { return dtype == DType::kBF16 ? 0x1p-7 : dtype == DT
 
 double gelu_tanh(double x) { return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x))); }
 
+double gelu_tanh_slope(double x) {
+  const double c = std::sqrt(2.0 / M_PI), t = std::tanh(c * (x + 0.044715 * x * x * x));
+  return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * c * (1.0 + 3.0 * 0.044715 * x * x);
+}
+
 void check(Products& products, const Gpu& gpu, const ProductShape& shape) {
   SCOPED_TRACE(testing::Message() << "kind " << int(shape.kind) << ", " << dtype_name(shape.dtype) << ", " << shape.rows << " x "
                                   << shape.in << " x " << shape.out << ", layout " << int(shape.layout) << ", stride "
@@ -54,10 +59,14 @@ void check(Products& products, const Gpu& gpu, const ProductShape& shape) {
 
   const DeviceBytes l(encoded(left.values, shape.dtype)), r(encoded(right.values, shape.dtype)), b(encoded(bias.values, shape.dtype));
   const DeviceBytes warm(encoded(before.values, result_type)), y(encoded(before.values, result_type));
-  const DeviceBytes argument(before.values.size() * dtype_bytes(result_type)), workspace(kProductWorkspaceBytes);
+  const bool gelu_gradient = shape.gelu == ProductGelu::kGradient;
+  const Matrix given_argument = gelu_gradient ? make_x() : Matrix();
+  const DeviceBytes argument = gelu_gradient ? DeviceBytes(encoded(given_argument.values, shape.dtype))
+                                             : DeviceBytes(before.values.size() * dtype_bytes(result_type));
+  const DeviceBytes workspace(kProductWorkspaceBytes);
   const std::span<std::byte> scratch(workspace.data<std::byte>(), kProductWorkspaceBytes);
   ProductTensors tensors{l.data(), r.data(), shape.bias ? b.data() : nullptr, warm.data()};
-  if (shape.gelu == ProductGelu::kKeeps) tensors.argument = argument.data();
+  if (gelu_gradient || shape.gelu == ProductGelu::kKeeps) tensors.argument = argument.data();
   products.run(shape, tensors, scratch, gpu.stream());  // times candidates, which adds up
   tensors.result = y.data();
   products.run(shape, tensors, scratch, gpu.stream());
@@ -91,8 +100,11 @@ void check(Products& products, const Gpu& gpu, const ProductShape& shape) {
       if (shape.gelu == ProductGelu::kKeeps) {
         ASSERT_NEAR(got_argument[size_t(i * cols + j)], want, tolerance) << i << ", " << j;
       }
-      // The library's tanh may be the hardware's, which is good to 2^-11; GELU halves that.
-      if (shape.gelu != ProductGelu::kNone) {
+      // The library's tanh may be the hardware's, which is good to 2^-11; GELU halves that, and its slope is below 1.13.
+      if (gelu_gradient) {
+        const double x = given_argument.at(i, j), error = 5e-4 * (1.0 + std::abs(x)) * std::abs(want);
+        ASSERT_NEAR(result, want * gelu_tanh_slope(x), 1.13 * tolerance + error) << i << ", " << j;
+      } else if (shape.gelu != ProductGelu::kNone) {
         ASSERT_NEAR(result, gelu_tanh(want), tolerance + 5e-4 * std::abs(want)) << i << ", " << j;
       } else {
         ASSERT_NEAR(result, want, tolerance) << i << ", " << j;
@@ -156,6 +168,9 @@ TEST(CudaProducts, MatchFp64WithGelu) {
           const ProductShape shape{ProductKind::kForward, dtype, rows, in, out, true, false, layout, 0, gelu};
           if (may_fuse_gelu(shape)) check(products, gpu, shape);
         }
+        const ProductShape shape{.kind = ProductKind::kInputGradient, .dtype = dtype, .rows = rows, .in = in, .out = out,
+                                 .layout = layout, .gelu = ProductGelu::kGradient};
+        if (may_fuse_gelu(shape)) check(products, gpu, shape);
       }
     }
   });
@@ -176,23 +191,55 @@ TEST(CudaProducts, GeluIsAppliedOnce) {
   for (int run = 0; run < 2; ++run) {
     Products products(gpu, cache, false);
     second_step = false;
-    const auto activation = [&] {
+    const BehindProduct behind{.without_gelu = [&] {
       second_step = true;
       SNUG_CUDA(cudaMemcpyAsync(y.data(), activated.data(), activated.size(), cudaMemcpyHostToDevice, gpu.stream()));
-    };
+    }};
     const ProductTensors tensors{.left = x.data(), .right = x.data(), .result = y.data(), .argument = pre.data()};
-    products.run_with_gelu(shape, tensors, scratch, gpu.stream(), activation);
+    products.run_with_gelu(shape, tensors, scratch, gpu.stream(), behind);
     if (run == 1) {
       EXPECT_EQ(second_step, apart);  // remembered, not measured again
     }
     second_step = false;
-    products.run_with_gelu(shape, tensors, scratch, gpu.stream(), activation);
+    products.run_with_gelu(shape, tensors, scratch, gpu.stream(), behind);
     apart = second_step;
     SNUG_CUDA(cudaStreamSynchronize(gpu.stream()));
     EXPECT_NEAR(decoded(y.download(), DType::kF16)[5], gelu_tanh(4.0), 4e-3);
     EXPECT_NEAR(decoded(pre.download(), DType::kF16)[5], 4.0, 1e-6);
     products.save();
   }
+}
+
+// One operator on the CPU, and whatever was measured to be faster on the device. Sizes that the library's epilogue
+// takes, and some it does not; a bucket that is just full and one with padding, whose gradients are zero.
+TEST(CudaLinearInputGradient, GoesOnThroughTheEpilogueBelow) {
+  SNUG_NEEDS_GPU();
+  const Gpu gpu("cuda");
+  Products products(gpu, {}, false);
+  uint64_t seed = 1;
+  on_types(gpu, [&](DType dtype) {
+    for (const auto& [in, out] : {std::pair<int64_t, int64_t>{256, 64}, {1024, 128}, {100, 48}, {13, 7}}) {
+      for (const WeightLayout layout : kLayouts) {
+        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", " << in << " to " << out << ", layout "
+                                        << int(layout));
+        const PackedBatch packed({150, 1, 100, 49, 1}, seed);
+        Dims bucket = packed.batch.dims;
+        if (seed % 3 != 0) bucket.tokens += 83;
+        CudaCase c(packed, bucket, seed);
+        c.products = &products;
+        const auto tokens = [&](int64_t cols) { return TensorDesc{dtype, Rows::kTokens, 1, cols}; };
+        const bool out_in = layout == WeightLayout::kOutIn;
+        const TensorDesc weight = {dtype, Rows::kFixed, out_in ? out : in, out_in ? in : out};
+        const ValueId dy = c.random(tokens(out), 1.0, 0.0, 0.0), w = c.random(weight, 1.0 / std::sqrt(double(out)));
+        const ValueId db = seed % 4 ? c.target({DType::kF32, Rows::kFixed, 1, in}, true) : kNoValue;
+        const LinearInputGradient op(false, layout, Activation::kGeluTanh);
+        const std::vector<ValueId> inputs = {dy, w, c.random(tokens(in), 2.0)}, outputs = {c.output(tokens(in)), db};
+        c.warm_up(op, inputs, outputs);
+        c.check(op, inputs, outputs, 4.0, dtype_error(dtype));
+        ++seed;
+      }
+    }
+  });
 }
 
 }  // namespace

@@ -295,6 +295,7 @@ StepGraph GraphWriter::finish(ValueId loss, ValueId result) {
   if (training_) {
     append_backward(graph_, options_.recompute);
     fuse_bias_gradients(graph_);
+    fuse_activation_gradients(graph_);
   }
   return {std::move(graph_), loss, result};
 }

@@ -31,4 +31,36 @@ void fuse_bias_gradients(Graph& graph) {
   graph.drop_nodes(dropped);
 }
 
+void fuse_activation_gradients(Graph& graph) {
+  constexpr ptrdiff_t kNever = -1;
+  // The last nodes to read or write a value, and to write it.
+  std::vector<ptrdiff_t> used(graph.values().size(), kNever), written = used;
+  std::vector<bool> dropped(graph.nodes().size(), false);
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    const Node& node = graph.nodes()[n];
+    const auto* epilogue = dynamic_cast<const LinearEpilogueGradient*>(node.op.get());
+    if (epilogue != nullptr && epilogue->activation == Activation::kGeluTanh) {
+      const ValueId dy = node.inputs[0], kept = node.inputs[1];
+      const ptrdiff_t before = used[size_t(dy)];
+      Node* const maker = before == kNever ? nullptr : &graph.node(size_t(before));
+      const auto* product = maker ? dynamic_cast<const LinearInputGradient*>(maker->op.get()) : nullptr;
+      if (product != nullptr && maker->outputs[0] == dy && !product->accumulate &&
+          product->activation == Activation::kNone && written[size_t(kept)] < before) {
+        maker->op = std::make_shared<LinearInputGradient>(false, product->layout, epilogue->activation);
+        maker->inputs.push_back(kept);
+        maker->outputs.push_back(node.outputs[1]);
+        dropped[n] = true;
+        continue;
+      }
+    }
+    for (ValueId in : node.inputs) {
+      if (in != kNoValue) used[size_t(in)] = ptrdiff_t(n);
+    }
+    for (ValueId out : node.outputs) {
+      if (out != kNoValue) used[size_t(out)] = written[size_t(out)] = ptrdiff_t(n);
+    }
+  }
+  graph.drop_nodes(dropped);
+}
+
 }  // namespace snug

@@ -9,4 +9,8 @@ namespace snug {
 // on the way, and the pass that would read it again goes.
 void fuse_bias_gradients(Graph& graph);
 
+// A layer's gradient for its input, then the gradient of GELU that made this input: one operator, since products on a
+// GPU can do both at once. Only the tanh form, which is the one they know.
+void fuse_activation_gradients(Graph& graph);
+
 }  // namespace snug

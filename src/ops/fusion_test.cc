@@ -52,6 +52,63 @@ TEST(FuseBiasGradients, TheNormTakesTheSumOver) {
   }
 }
 
+// y = linear(activation(linear(x))), its gradient given, and z = linear(activation(linear(x))) with another weight where
+// what is between is read twice.
+Graph two_layers(Activation activation, bool read_twice, std::vector<bool> recomputed = {}) {
+  Graph graph;
+  const TensorDesc tokens{.rows_are = Rows::kTokens, .cols = 8};
+  auto parameter = [&, slot = 0](const char* name, int64_t rows) mutable {
+    return graph.add_parameter(name, {.rows = rows, .cols = 8}, slot++, true);
+  };
+  const ValueId first = parameter("first", 8), b = parameter("b", 1);
+  const ValueId second = parameter("second", 8), third = parameter("third", 8);
+  graph.begin_segment("layer");
+  const ValueId x = graph.add_value("x", tokens), h = graph.add_value("h", tokens), pre = graph.add_value("pre", tokens);
+  graph.add_node(linear({.activation = activation}), {x, first, b}, {h, pre});
+  const auto reads = [&](const char* name, ValueId w) {
+    const ValueId y = graph.add_value(name, tokens), dy = graph.add_value(name, tokens);
+    graph.add_node(linear({}), {h, w, kNoValue}, {y});
+    graph.seed_gradient(y, dy);
+  };
+  reads("y", second);
+  if (read_twice) reads("z", third);
+  append_backward(graph, recomputed);
+  return graph;
+}
+
+TEST(FuseActivationGradients, TheProductTakesTheEpilogueOver) {
+  for (const bool recomputed : {false, true}) {
+    Graph graph = two_layers(Activation::kGeluTanh, false, {recomputed});
+    Node epilogue;
+    for (const Node& node : graph.nodes()) {
+      if (node.op->name() == "linear_epilogue_gradient") epilogue = node;
+    }
+    ASSERT_NE(epilogue.op, nullptr);
+    fuse_activation_gradients(graph);
+    EXPECT_EQ(count(graph, "linear_epilogue_gradient"), 0);
+    int fused = 0;
+    for (const Node& node : graph.nodes()) {
+      const auto* gradient = dynamic_cast<const LinearInputGradient*>(node.op.get());
+      if (gradient == nullptr || gradient->activation == Activation::kNone) continue;
+      ++fused;
+      EXPECT_EQ(node.inputs[2], epilogue.inputs[1]);
+      EXPECT_EQ(node.outputs, epilogue.outputs);
+    }
+    EXPECT_EQ(fused, 1);
+  }
+}
+
+// The sum of two gradients goes through GELU, and no product knows the exact GELU.
+TEST(FuseActivationGradients, WhatCannotBeOneProductStaysAsItIs) {
+  for (const auto& [activation, read_twice] : {std::pair{Activation::kGeluTanh, true}, {Activation::kGelu, false}}) {
+    Graph graph = two_layers(activation, read_twice);
+    const size_t before = graph.nodes().size();
+    fuse_activation_gradients(graph);
+    EXPECT_EQ(graph.nodes().size(), before);
+    EXPECT_EQ(count(graph, "linear_epilogue_gradient"), 1);
+  }
+}
+
 TEST(FuseBiasGradients, AnActivationInBetweenStaysAsItIs) {
   Graph graph = layer(Activation::kGelu);
   const size_t before = graph.nodes().size();

@@ -131,6 +131,8 @@ void EpilogueGradient(Activation activation, int64_t rows, size_t out, size_t be
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include <algorithm>
+
 #include "core/error.h"
 #include "ops/cuda_workspace.h"
 #include "ops/parallel.h"
@@ -154,7 +156,10 @@ size_t product_workspace(const Sizing& sizing) {
 
 size_t Linear::workspace_bytes(const Sizing& sizing) const { return product_workspace(sizing); }
 size_t LinearWeightGradient::workspace_bytes(const Sizing& sizing) const { return product_workspace(sizing); }
-size_t LinearInputGradient::workspace_bytes(const Sizing& sizing) const { return product_workspace(sizing); }
+size_t LinearInputGradient::workspace_bytes(const Sizing& sizing) const {
+  if (sizing.device.kind != DeviceKind::kCuda || activation == Activation::kNone) return product_workspace(sizing);
+  return std::max(kProductWorkspaceBytes, column_sum_bytes(sizing.out[0].cols, 1));
+}
 
 size_t AdapterGradient::workspace_bytes(const Sizing& sizing) const { return product_workspace(sizing); }
 
@@ -182,6 +187,10 @@ void LinearInputGradient::run(const Call& call) const {
   const auto product = layout == WeightLayout::kOutIn ? product_nn : product_nt;
   product(product_dims(dy, w), dy.f32(), w.f32(), call.out[0].f32(),
           accumulate ? Write::kAdd : Write::kOverwrite);
+  if (activation == Activation::kNone) return;
+  SNUG_CHECK(!accumulate);
+  const Tensor in[] = {call.out[0], call.in[2]};
+  LinearEpilogueGradient(activation).run({.in = in, .out = call.out, .workspace = {}});
 }
 
 void AdapterGradient::run(const Call& call) const {

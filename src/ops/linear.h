@@ -74,17 +74,20 @@ class LinearWeightGradient final : public Op {
   const WeightLayout layout;
 };
 
-// inputs {dy, w}; outputs {dx (= or +=)}
+// inputs {dy, w}; outputs {dx (= or +=)}. With the activation of the layer that made x, dx goes on through that layer's
+// epilogue: inputs {dy, w, pre or y of that layer}, outputs {dx (=), that layer's db (optional, +=)}.
 class LinearInputGradient final : public Op {
  public:
-  explicit LinearInputGradient(bool accumulate, WeightLayout layout = WeightLayout::kOutIn)
-      : accumulate(accumulate), layout(layout) {}
+  explicit LinearInputGradient(bool accumulate, WeightLayout layout = WeightLayout::kOutIn,
+                               Activation activation = Activation::kNone)
+      : accumulate(accumulate), layout(layout), activation(activation) {}
   std::string_view name() const override { return "linear_input_gradient"; }
   size_t workspace_bytes(const Sizing& sizing) const override;
   void run(const Call& call) const override;
 
   const bool accumulate;
   const WeightLayout layout;
+  const Activation activation;
 };
 
 // inputs {dy, u, up}; outputs {du, dup (+=)}, both optional
