@@ -2,7 +2,7 @@
 measured memory, the speed table beside PyTorch and transformers where this Python has them, and a whole fine-tuning run.
 Needs Python alone. Prints Markdown; with --out FILE also one JSON line per result.
 
-    python3 bench/gpu.py [tests] [sanitize] [memory] [speed] [language] [generate] [frontier] [end-to-end]
+    python3 bench/gpu.py [tests] [sanitize] [memory] [speed] [language] [generate] [frontier] [smallest] [techniques] [end-to-end]
                                               all of them without arguments
     SST2=folder with train.tsv and dev.tsv: the data of end-to-end, which is left out without it"""
 import argparse
@@ -21,6 +21,11 @@ GIB = 2**30
 # Milliseconds a step must take at most on an NVIDIA H200, and what we aim for.
 SPEED = {"8x128": (3.5, 2.5), "32x128": (6.5, 5.0), "sst2": (3.5, 2.5), "32x512": (20, 16.5), "large:16x512": (33, 27)}
 LANGUAGE = {"gpt2-medium:8x1024": (42, 36), "gpt2-medium:1x1024": (11, 9)}
+# GiB the smallest run may take: without and with memory of the host.
+SMALLEST = {"32x512": (2.7, 1.2), "large:32x512": (6.2, 2.2), "gpt2-medium:32x1024": (6.3, 2.3), "gpt2-xl:32x1024": (None, 8)}
+TECHNIQUES = {"plain": {}, "state on the host": {"OFFLOAD": "state"}, "state and gradients on the host": {"OFFLOAD": "gradients"},
+              "8-bit AdamW": {"OPTIM": "adamw_8bit"}, "AdamW in bf16": {"OPTIM": "adamw_bf16"}, "Adafactor": {"OPTIM": "adafactor"},
+              "SGD": {"OPTIM": "sgd"}, "LoRA, rank 8": {"LORA": 8}, "embeddings frozen": {"FREEZE": "embeddings"}}
 # Which tests the slow sanitizers run over: all that check values, none that measure time.
 SANITIZED = "Cuda*-*SpeedIsPrinted*:*FrequentWords*:CudaAttention.ManySequences*"
 
@@ -41,8 +46,9 @@ def program(*args, env=None, timeout=600):
     return subprocess.run([str(a) for a in args], capture_output=True, text=True, timeout=timeout, env={**os.environ, **(env or {})})
 
 
-def step_bench(case, memory=None, steps=50, precision="bf16", capacity=None):
-    env = dict(DEVICE="cuda", STEPS=str(steps), PRECISION=precision)
+def step_bench(case, memory=None, steps=50, precision="bf16", capacity=None, **techniques):
+    """techniques: OFFLOAD, OPTIM and so on, as step_bench's environment has them."""
+    env = dict(DEVICE="cuda", STEPS=str(steps), PRECISION=precision, **{name: str(value) for name, value in techniques.items()})
     if capacity is not None:
         env["CAPACITY"] = str(capacity)
     if memory is not None:
@@ -170,6 +176,43 @@ def frontier():
             record("frontier", **row)
 
 
+def smallest():
+    """The least budgets with and without memory of the host, each run and measured; and what recomputing everything costs."""
+    print("\n| case | offload | least MiB | measured MiB | must GiB | host GiB | ms | micro-batch |\n|---|---|---|---|---|---|---|---|")
+    for case, musts in SMALLEST.items():
+        for offload, must in zip(("none", "gradients"), musts):
+            if must is None:
+                continue
+            least = step_bench(case, GIB // 2, steps=1, OFFLOAD=offload)["minimum_bytes"]
+            row = step_bench(case, least, steps=2 if offload == "none" else 1, OFFLOAD=offload)
+            print(f"| {case} | {offload} | {least / 2**20:.0f} | {row['measured_bytes'] / 2**20:.0f} | {must} | {row['host_bytes'] / GIB:.1f} | {row['ms']:.0f} "
+                  f"| {row['micro_batch_tokens']} |", flush=True)
+            record("smallest", must_gib=must, **row)
+            check(row["measured_bytes"] <= least, f"{case}, offload {offload}: measured more than the least budget")
+            check(row["measured_bytes"] <= must * GIB, f"{case}, offload {offload}: {row['measured_bytes'] / GIB:.2f} GiB, must be {must}")
+            check(row["grown_since_first_step"] == 0, f"{case}, offload {offload}: memory grew after the first step")
+    xl = step_bench("gpt2-xl:32x1024", 8 * GIB, steps=1)
+    print(f"gpt2-xl in 8 GiB: {xl['ms']:.0f} ms a step, measured {xl['measured_bytes'] / GIB:.2f} GiB, micro-batch {xl['micro_batch_tokens']}, {xl['recompute']}")
+    record("smallest", must_gib=8, **xl)
+    check(xl["measured_bytes"] <= 8 * GIB, "gpt2-xl takes more than 8 GiB")
+    for case in "32x512", "gpt2-medium:8x1024":
+        plain, again = step_bench(case, steps=20), step_bench(case, steps=20, RECOMPUTE="all")
+        share = again["ms"] / plain["ms"] - 1
+        print(f"{case}: recomputing everything costs {share:.0%}, {plain['measured_bytes'] / 2**20:.0f} -> {again['measured_bytes'] / 2**20:.0f} MiB")
+        record("recompute-all", share=share, **again)
+        check(share <= 0.35, f"{case}: recomputing everything costs {share:.0%}")
+
+
+def techniques():
+    """Optimizers, adapters and frozen layers on one model: memory and time of each."""
+    print("\n| technique | measured MiB | planned MiB | ms |\n|---|---|---|---|")
+    for name, flags in TECHNIQUES.items():
+        row = step_bench("gpt2-medium:8x1024", steps=10, **flags)
+        print(f"| {name} | {row['measured_bytes'] / 2**20:.0f} | {row['predicted_bytes'] / 2**20:.0f} | {row['ms']:.1f} |", flush=True)
+        record("technique", name=name, **row)
+        check(row["measured_bytes"] <= row["predicted_bytes"] * 1.01, f"{name}: memory above the plan")
+
+
 def end_to_end():
     data = os.environ.get("SST2")
     if not data:
@@ -204,7 +247,8 @@ def end_to_end():
 
 
 def main():
-    parts = {"tests": tests, "sanitize": sanitize, "memory": memory, "speed": speed, "language": language, "generate": generate, "frontier": frontier, "end-to-end": end_to_end}
+    parts = {"tests": tests, "sanitize": sanitize, "memory": memory, "speed": speed, "language": language, "generate": generate, "frontier": frontier, "smallest": smallest, "techniques": techniques,
+             "end-to-end": end_to_end}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help=", ".join(parts))
     parser.add_argument("--out", help="JSON lines go here")

@@ -3,7 +3,8 @@
 //   step_bench 8x128 sst2            cases: NxL (N texts of L tokens) or sst2 (32 texts with the lengths SST-2 has)
 //   DEVICE=cuda step_bench large:16x512    the same for BERT-large, on a GPU; MEMORY states a budget in bytes
 //   step_bench gpt2:1x512 gpt2-medium:8x1024    causal language models of 124M and 355M parameters
-//   CAPACITY pins the tokens of a micro-batch
+//   CAPACITY pins the tokens of a micro-batch, OFFLOAD what lies outside of the device (none, state, gradients), RECOMPUTE=all
+//   recomputes everything, OPTIM names the optimizer, FREEZE an entry of --freeze, LORA a rank of adapters
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -45,12 +46,12 @@ struct Case {
 Case case_of(const std::string& name) {
   const size_t colon = name.find(':');
   const std::string model = colon == std::string::npos ? "base" : name.substr(0, colon);
-  const bool gpt2 = model.starts_with("gpt2"), large = model == "large" || model == "gpt2-medium";
+  const bool gpt2 = model.starts_with("gpt2"), xl = model == "gpt2-xl", large = model == "large" || model == "gpt2-medium";
   ModelConfig config = default_config(gpt2 ? Family::kGpt2 : Family::kBert);
   config.vocab_size = gpt2 ? 50257 : 30522;
-  config.hidden_size = large ? 1024 : 768;
-  config.num_hidden_layers = large ? 24 : 12;
-  config.num_attention_heads = large ? 16 : 12;
+  config.hidden_size = xl ? 1600 : large ? 1024 : 768;
+  config.num_hidden_layers = xl ? 48 : large ? 24 : 12;
+  config.num_attention_heads = xl ? 25 : large ? 16 : 12;
   config.intermediate_size = 4 * config.hidden_size;
   config.max_position_embeddings = gpt2 ? 1024 : 512;
   config.labels = {"0", "1"};
@@ -125,7 +126,10 @@ void run(const std::string& name) {
   options.precision = environment("PRECISION", "auto");
   options.threads = std::atoi(environment("THREADS", "0"));
   const auto platform = open_platform(options);
-  const auto model = make_model(c.config, c.head);
+  Tuning tuning;
+  if (const char* entry = std::getenv("FREEZE")) tuning.freeze = {entry};
+  tuning.lora.rank = std::stol(environment("LORA", "0"));
+  const auto model = make_model(c.config, c.head, tuning);
   PlanRequest request;
   request.model = model.get();
   request.graph.compute = platform->compute_type(options.precision);
@@ -133,6 +137,11 @@ void run(const std::string& name) {
   request.workload = {int64_t(lengths.size()), *std::ranges::max_element(lengths), tokens, tokens / int64_t(lengths.size())};
   if (c.head == Head::kCausalLm) request.workload.target_rule = TargetRule::kEveryToken;
   if (const char* capacity = std::getenv("CAPACITY")) request.pinned_capacity = std::stol(capacity);
+  if (const char* offload = std::getenv("OFFLOAD")) {
+    request.pinned_offload = Offload(std::ranges::find(kOffloadNames, offload) - kOffloadNames.begin());
+  }
+  if (std::string(environment("RECOMPUTE", "")) == "all") request.pinned_recompute = Recomputation(size_t(model->layers()) + 1, Parts::all());
+  request.optimizer = parse_optimizer(environment("OPTIM", "adamw"), 0.9);
   request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
   std::optional<uint64_t> budget;
   if (const char* memory = std::getenv("MEMORY")) budget = std::stoull(memory);
@@ -155,10 +164,10 @@ void run(const std::string& name) {
   const double median = seconds[seconds.size() / 2];
   fmt::print("{{\"program\": \"snug\", \"case\": \"{}\", \"device\": \"{}\", \"precision\": \"{}\", \"threads\": {}, "
              "\"tokens\": {}, \"ms\": {:.3f}, \"best_ms\": {:.3f}, \"tokens_per_second\": {:.1f}, \"micro_batch_tokens\": {}, "
-             "\"recompute\": \"{}\", \"head_chunk\": {}, \"converts_weights\": {}, \"budget_bytes\": {}, \"minimum_bytes\": {}, \"predicted_bytes\": {}, "
+             "\"recompute\": \"{}\", \"offload\": \"{}\", \"host_bytes\": {}, \"head_chunk\": {}, \"converts_weights\": {}, \"budget_bytes\": {}, \"minimum_bytes\": {}, \"predicted_bytes\": {}, "
              "\"measured_bytes\": {}, \"grown_since_first_step\": {}}}\n",
              name, platform->name(), dtype_name(plan.compute), num_threads(), request.workload.step_tokens, median * 1e3,
-             seconds[0] * 1e3, double(request.workload.step_tokens) / median, plan.capacity.tokens, describe(plan.choice.recompute, plan.layers),
+             seconds[0] * 1e3, double(request.workload.step_tokens) / median, plan.capacity.tokens, describe(plan.choice.recompute, plan.layers), offload_name(plan.choice.offload), plan.layout.outside_bytes,
              plan.choice.head_chunk, plan.choice.converts_weights, plan.budget_bytes, plan.minimum_budget_bytes, plan.peak_bytes, platform->peak_bytes(), platform->peak_bytes() - after_first);
   std::fflush(stdout);
 }

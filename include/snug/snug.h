@@ -66,6 +66,8 @@ struct TrainOptions : CommonOptions {
   std::vector<std::string> lora_target_modules;  // empty: query and value, c_attn of GPT-2
   std::string recompute = "auto";         // auto, none, all, a number of layers, or parts: norms,activations,mlp,attention,sums
   int64_t micro_batch_tokens = 0;         // 0: the planner chooses
+  std::string offload = "auto";           // optimizer state outside of the device: auto, none, state, gradients (and state)
+  std::optional<uint64_t> host_memory_bytes;  // beside a GPU: most that the process may occupy on the host
   bool calibrate = false;                 // time a small model of this width first, unless that was done before
   bool sweep = false;                     // plan(): also the best plans for other budgets
   std::string resume_from_checkpoint;     // "latest" or a folder
@@ -88,7 +90,7 @@ struct SweepPoint {
   uint64_t budget_bytes = 0, peak_bytes = 0;
   int64_t micro_batch_tokens = 0, micro_batches = 0, head_chunk_tokens = 0;
   bool converts_weights = false;
-  std::string recompute;
+  std::string offload, recompute;
   double relative_time = 1;                 // of a step; 1 is the fastest of the sweep
   std::optional<double> tokens_per_second;  // where calibrated
   bool chosen = false;                      // by the budget that was asked for
@@ -98,6 +100,7 @@ struct PlanSummary {
   bool fits = false;
   std::string device, precision = "fp32", optimizer = "adamw", recompute, offload = "none";
   uint64_t budget_bytes = 0, peak_bytes = 0, overhead_bytes = 0, arena_bytes = 0, host_peak_bytes = 0;
+  uint64_t outside_bytes = 0;  // what is offloaded: to the host, or on a CPU run to a file
   uint64_t minimum_budget_bytes = 0;
   int64_t batch_size = 0, micro_batch_tokens = 0, micro_batches = 0, max_length = 0;
   int64_t head_chunk_tokens = 0;  // tokens whose logits exist at once; 0 where the head is no language model's

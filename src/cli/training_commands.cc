@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "cli/commands.h"
+#include "cli/size.h"
 #include "core/error.h"
 #include "core/progress.h"
 
@@ -66,6 +67,12 @@ void add_batch_flags(CLI::App& command, TrainingFlags& flags) {
       ->capture_default_str();
   command.add_option(spellings("--micro-batch-tokens"), o.micro_batch_tokens, "pin the micro-batch; 0: planned")
       ->capture_default_str();
+  command.add_option("--offload", o.offload,
+                     "optimizer state outside of the device (on the CPU: in a file): auto, none, state, gradients (and state)")
+      ->capture_default_str();
+  command.add_option_function<std::string>(
+      spellings("--host-memory"), [&o](const std::string& text) { o.host_memory_bytes = parse_size(text); },
+      "beside a GPU: most that the process may occupy on the host [what the machine can give]");
   command.add_flag("--calibrate", o.calibrate, "time a small model of this width first (once; kept in --cache-dir), to predict speed");
 }
 

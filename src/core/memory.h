@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 #include <span>
+#include <vector>
 
 namespace snug {
 
@@ -39,6 +40,40 @@ struct Block {
 
   void read(size_t at, std::span<std::byte> to) const { memory->read(offset + at, to); }
   void write(size_t at, std::span<const std::byte> from) const { memory->write(offset + at, from); }
+};
+
+// Stretches of different memories, one behind the other.
+class ScatteredMemory : public Memory {
+ public:
+  void add(const Block& block) {
+    starts_.push_back(bytes_);
+    blocks_.push_back(block);
+    bytes_ += block.bytes;
+  }
+  Block whole() { return {this, 0, bytes_}; }
+
+  void read(size_t offset, std::span<std::byte> to) const override {
+    each(offset, to, [](const Block& block, size_t at, std::span<std::byte> part) { block.read(at, part); });
+  }
+  void write(size_t offset, std::span<const std::byte> from) override {
+    each(offset, from, [](const Block& block, size_t at, std::span<const std::byte> part) { block.write(at, part); });
+  }
+
+ private:
+  template <class Bytes, class Each>
+  void each(size_t offset, Bytes bytes, const Each& visit) const {
+    size_t i = size_t(std::upper_bound(starts_.begin(), starts_.end(), offset) - starts_.begin()) - 1;
+    for (; !bytes.empty(); ++i) {
+      const size_t at = offset - starts_[i], count = std::min(bytes.size(), blocks_[i].bytes - at);
+      visit(blocks_[i], at, bytes.first(count));
+      bytes = bytes.subspan(count);
+      offset += count;
+    }
+  }
+
+  std::vector<size_t> starts_;
+  std::vector<Block> blocks_;
+  size_t bytes_ = 0;
 };
 
 // Plain memory of this process.

@@ -38,6 +38,7 @@ CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, cons
       seed_(seed),
       arena_(plan.arena_bytes, gpu.stream()),
       tables_(device_tables(plan.capacity, model.parameters(), plan.scoring != nullptr)),
+      outside_(plan.layout.outside_bytes, gpu.stream()),
       converted_(arena_, plan.compute == DType::kF32 ? DType::kBF16 : plan.compute) {
   const bool training = plan.scoring != nullptr;
   device_batch_ = {.dims = {},
@@ -89,7 +90,9 @@ void CudaEngine::make_slots() {
 }
 
 void CudaEngine::fill_chunks() {
-  const UpdateFacts facts{.optimizer = plan_.optimizer, .compute = plan_.compute, .only_pass = only_pass()};
+  const UpdateFacts facts{.optimizer = plan_.optimizer, .compute = plan_.compute,
+                          .arena = reinterpret_cast<int64_t>(arena_.base()), .outside = reinterpret_cast<int64_t>(outside_.base()),
+                          .only_pass = only_pass()};
   const std::vector<UpdateChunk> chunks = update_chunks(model_.parameters(), plan_.layout, facts);
   SNUG_CHECK(chunks.size() == tables_.chunk_count);
   arena_.write(plan_.layout.tables.offset + tables_.chunks, std::as_bytes(std::span(chunks)));
@@ -106,6 +109,8 @@ void CudaEngine::launch_nodes(Program& program, const Dims& dims, const StepCont
                                    .state = table<StepState>(tables_.state),
                                    .step = &context,
                                    .only_pass = only_pass(),
+                                   .outside = outside_.base(),
+                                   .layout = &plan_.layout,
                                    .stream = gpu_.stream(),
                                    .products = &products_});
   });
@@ -147,7 +152,7 @@ void CudaEngine::upload(const Batch& batch, float loss_scale) {
   const auto copy = [&](size_t offset, const auto* from, int64_t count) {
     if (from != nullptr) std::memcpy(to + offset, from, size_t(count) * sizeof(*from));
   };
-  const StepState state{int32_t(dims.tokens), int32_t(dims.sequences), int32_t(dims.targets), loss_scale};
+  const StepState state{int32_t(dims.tokens), int32_t(dims.sequences), int32_t(dims.targets), loss_scale, std::max(0, passes_ - 1)};
   copy(tables_.state, &state, 1);
   copy(tables_.ids, batch.ids, dims.tokens);
   copy(tables_.positions, batch.positions, dims.tokens);
@@ -193,7 +198,7 @@ void CudaEngine::accumulate(const Batch& micro_batch) {
 
 UpdateArguments CudaEngine::update_arguments() const {
   return {.optimizer = plan_.optimizer,
-          .arena = arena_.base(),
+          .arena = nullptr,  // chunks hold addresses, in the arena and outside
           .copy_dtype = plan_.compute,
           .chunks = table<UpdateChunk>(tables_.chunks),
           .chunk_count = int64_t(tables_.chunk_count),
@@ -208,6 +213,10 @@ void CudaEngine::update(const OptimizerStep& given, double max_gradient_norm) {
   const ArenaLayout& layout = plan_.layout;
   if (passes_ == 0) {  // a step of examples without tokens
     SNUG_CUDA(cudaMemsetAsync(arena_.base() + layout.gradients.offset, 0, layout.gradients.bytes, gpu_.stream()));
+    for (size_t i = 0; i < layout.parameters.size(); ++i) {
+      const size_t outside = layout.parameters[i].outside_gradient;
+      if (outside != kNoOffset) SNUG_CUDA(cudaMemsetAsync(outside_.base() + outside, 0, fp32_bytes(i), gpu_.stream()));
+    }
   }
   OptimizerStep step = given;
   if (scales_loss()) step.gradient_scale = 1.0 / loss_scale_.scale;
@@ -264,23 +273,14 @@ std::span<const float> CudaEngine::result() {
   return result_;
 }
 
-Block CudaEngine::region(Region region) {
-  const Stretch& stretch = region_of(plan_.layout, region);
-  return {&arena_, stretch.offset, stretch.bytes};
-}
-
-Block CudaEngine::weight(size_t parameter) {
-  const ParameterPlace& place = plan_.layout.parameters[parameter];
-  if (place.weight != kNoOffset) return {&arena_, place.weight, fp32_bytes(parameter)};
-  return converted_.at(place.copy, fp32_bytes(parameter));
-}
-
 void CudaEngine::weights_changed() {
   for (size_t i = 0; i < model_.parameters().size(); ++i) {
     const ParameterPlace& place = plan_.layout.parameters[i];
-    if (place.weight == kNoOffset || place.copy == kNoOffset) continue;
+    const bool away = place.outside_weight != kNoOffset;
+    if ((place.weight == kNoOffset && !away) || place.copy == kNoOffset) continue;
     const Parameter& parameter = model_.parameters()[i];
-    const Tensor from{arena_.base() + place.weight, DType::kF32, parameter.rows, parameter.cols};
+    std::byte* const exact = away ? outside_.base() + place.outside_weight : arena_.base() + place.weight;
+    const Tensor from{exact, DType::kF32, parameter.rows, parameter.cols};
     const Tensor to{arena_.base() + place.copy, plan_.compute, parameter.rows, parameter.cols};
     launch(Convert(), {.in = {&from, 1}, .out = {&to, 1}, .workspace = {}, .stream = gpu_.stream()});
   }

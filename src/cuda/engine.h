@@ -32,8 +32,6 @@ class CudaEngine : public Engine {
   void score(const Batch& micro_batch) override;
   double take_loss() override;
   std::span<const float> result() override;
-  Block region(Region region) override;
-  Block weight(size_t parameter) override;
   void weights_changed() override;
   LossScale loss_scale() const override { return loss_scale_; }
   void set_loss_scale(const LossScale& scale) override { loss_scale_ = scale; }
@@ -58,6 +56,9 @@ class CudaEngine : public Engine {
     cudaEvent_t done = nullptr;
   };
 
+  Memory& inside() override { return arena_; }
+  Memory& outside() override { return outside_; }
+  ConvertedWeights& converted() override { return converted_; }
   bool scales_loss() const { return plan_.compute == DType::kF16; }
   template <class T>
   T* table(size_t offset) const {
@@ -78,6 +79,7 @@ class CudaEngine : public Engine {
   uint64_t seed_;
   DeviceArena arena_;
   DeviceTables tables_;
+  PinnedMemory outside_;
   ConvertedWeights converted_;  // weights that exist in a half type alone
   Batch device_batch_;  // arrays in the arena
   Program step_, scoring_;

@@ -11,6 +11,7 @@
 #include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/first_token.h"
+#include "ops/gradient_traffic.h"
 #include "ops/linear.h"
 #include "ops/mean_pool.h"
 #include "ops/residual_norm.h"
@@ -40,6 +41,7 @@ LaunchFunction launcher_of(const Op& op) {
       entry<Dropout>(),
       entry<Embedding>(),
       entry<EmbeddingGradient>(),
+      entry<FetchGradient>(),
       entry<FirstToken>(),
       entry<FirstTokenGradient>(),
       entry<LayerNorm>(),
@@ -52,6 +54,7 @@ LaunchFunction launcher_of(const Op& op) {
       entry<NormGradient>(),
       entry<ResidualNorm>(),
       entry<Sample>(),
+      entry<StoreGradient>(),
       entry<TargetRows>(),
       entry<TargetRowsGradient>(),
       entry<VocabularyLoss>(),

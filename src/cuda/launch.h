@@ -26,6 +26,8 @@ struct Launch {
   const StepState* state = nullptr;   // device memory
   const StepContext* step = nullptr;  // seed and training; its loss_scale does not count here
   bool only_pass = false;  // the micro-batch is the whole step: gradients of weight matrices are written, not added to
+  std::byte* outside = nullptr;          // pinned memory of the host, where the plan keeps something there
+  const ArenaLayout* layout = nullptr;
   cudaStream_t stream = nullptr;
   Products* products = nullptr;
 };

@@ -1,12 +1,19 @@
 #include "cuda/memory.h"
 
+#include <cstring>
 #include <utility>
 
 #include "core/error.h"
 #include "core/progress.h"
 #include "cuda/check.h"
+#include "ops/parallel.h"
 
 namespace snug::cuda {
+namespace {
+
+constexpr int64_t kZeroGrain = 1 << 20;  // bytes: less is not worth a thread
+
+}  // namespace
 
 DeviceArena::DeviceArena(size_t bytes, cudaStream_t stream) : bytes_(bytes), stream_(stream) {
   void* memory = nullptr;
@@ -52,5 +59,21 @@ PinnedBuffer::~PinnedBuffer() {
 }
 
 PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+
+PinnedMemory::PinnedMemory(size_t bytes, cudaStream_t stream) : stream_(stream) {
+  if (bytes == 0) return;
+  buffer_.emplace(bytes);
+  over_ranges(int64_t(bytes), kZeroGrain, [&](int64_t begin, int64_t end) { std::memset(base() + begin, 0, size_t(end - begin)); });
+}
+
+void PinnedMemory::read(size_t offset, std::span<std::byte> to) const {
+  SNUG_CUDA(cudaStreamSynchronize(stream_));
+  std::memcpy(to.data(), base() + offset, to.size());
+}
+
+void PinnedMemory::write(size_t offset, std::span<const std::byte> from) {
+  SNUG_CUDA(cudaStreamSynchronize(stream_));
+  std::memcpy(base() + offset, from.data(), from.size());
+}
 
 }  // namespace snug::cuda

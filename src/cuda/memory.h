@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "core/memory.h"
@@ -41,6 +42,23 @@ class PinnedBuffer {
 
  private:
   std::byte* data_ = nullptr;
+};
+
+// The host's memory that kernels work on, as files see it.
+class PinnedMemory : public Memory {
+ public:
+  // Zeroed; 0 bytes: none. Throws Error (kBudget) when the system does not give it.
+  PinnedMemory(size_t bytes, cudaStream_t stream);
+
+  // Both wait for what the stream still does.
+  void read(size_t offset, std::span<std::byte> to) const override;
+  void write(size_t offset, std::span<const std::byte> from) override;
+
+  std::byte* base() const { return buffer_ ? buffer_->data() : nullptr; }
+
+ private:
+  std::optional<PinnedBuffer> buffer_;
+  cudaStream_t stream_;
 };
 
 }  // namespace snug::cuda

@@ -63,4 +63,17 @@ void Graph::drop_nodes(const std::vector<bool>& dropped) {
   nodes_ = std::move(kept);
 }
 
+void Graph::insert_nodes(const std::multimap<size_t, Node>& before, const std::multimap<size_t, Node>& behind) {
+  std::vector<Node> nodes;
+  const auto put = [&](const std::multimap<size_t, Node>& added, size_t n) {
+    for (auto [at, end] = added.equal_range(n); at != end; ++at) nodes.push_back(at->second);
+  };
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    put(before, n);
+    nodes.push_back(std::move(nodes_[n]));
+    put(behind, n);
+  }
+  nodes_ = std::move(nodes);
+}
+
 }  // namespace snug

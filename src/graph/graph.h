@@ -3,6 +3,7 @@
 // they are for given sizes of a micro-batch.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,8 @@ class Graph {
   // For rewrites of a finished graph.
   Node& node(size_t index) { return nodes_[index]; }
   void drop_nodes(const std::vector<bool>& dropped);
+  // Puts nodes in front of and behind those with the given numbers.
+  void insert_nodes(const std::multimap<size_t, Node>& before, const std::multimap<size_t, Node>& behind);
 
   const std::vector<Value>& values() const { return values_; }
   const std::vector<Node>& nodes() const { return nodes_; }

@@ -32,6 +32,7 @@ struct GraphOptions {
   int64_t head_chunk = 1024;    // target rows whose logits exist at once
   bool converts_weights = false;  // factors are converted to the compute type when used, instead of kept as copies
   bool bf16_weights = false;      // trained matrices exist in bf16 alone
+  bool gradients_outside = false;  // parameters' gradients are fetched and stored by segment, see ops/gradient_traffic.h
   int64_t context = 0;            // generation: tokens a text can grow to
   SampleSpec sample{};            // generation
 };

@@ -13,6 +13,7 @@
 #include "ops/dropout.h"
 #include "ops/first_token.h"
 #include "ops/fusion.h"
+#include "ops/gradient_traffic.h"
 #include "ops/mean_pool.h"
 #include "ops/residual_norm.h"
 #include "ops/target_rows.h"
@@ -296,6 +297,7 @@ StepGraph GraphWriter::finish(ValueId loss, ValueId result) {
     append_backward(graph_, options_.recompute);
     fuse_bias_gradients(graph_);
     fuse_activation_gradients(graph_);
+    if (options_.gradients_outside) move_gradients_outside(graph_);
   }
   return {std::move(graph_), loss, result};
 }

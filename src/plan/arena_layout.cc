@@ -1,5 +1,7 @@
 #include "plan/arena_layout.h"
 
+#include <algorithm>
+
 #include "core/memory.h"
 
 namespace snug {
@@ -18,6 +20,10 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   const auto has_copy = [&](const Parameter& p) {
     return !is_half(p) && p.is_factor && needs.compute != DType::kF32 && (p.is_vector || !needs.converts_weights || !is_trained(p));
   };
+  const auto state_outside = [&](const Parameter& p) { return is_trained(p) && needs.offload >= Offload::kState; };
+  const auto gradient_outside = [&](const Parameter& p) { return is_trained(p) && needs.offload >= Offload::kGradients; };
+  // Products read the copy; the weight itself is for the update alone.
+  const auto weight_outside = [&](const Parameter& p) { return state_outside(p) && has_copy(p) && !p.is_table; };
   // Appends a region that holds bytes_of(parameter) of each parameter that has any.
   const auto place = [&](Stretch& region, size_t ParameterPlace::*offset, const auto& bytes_of) {
     region.offset = layout.bytes;
@@ -31,14 +37,15 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   };
   const auto exact_bytes = [](const Parameter& p) { return size_t(p.occupied()) * sizeof(float); };
   place(layout.trained, &ParameterPlace::weight,
-        [&](const Parameter& p) { return is_trained(p) && !is_half(p) ? exact_bytes(p) : 0; });
+        [&](const Parameter& p) { return is_trained(p) && !is_half(p) && !weight_outside(p) ? exact_bytes(p) : 0; });
   place(layout.halves, &ParameterPlace::copy,
         [&](const Parameter& p) { return is_half(p) ? size_t(p.occupied()) * dtype_bytes(DType::kBF16) : 0; });
   place(layout.others, &ParameterPlace::weight,
         [&](const Parameter& p) { return !is_trained(p) && (!has_copy(p) || p.is_table) ? exact_bytes(p) : 0; });
-  place(layout.gradients, &ParameterPlace::gradient, [&](const Parameter& p) { return is_trained(p) ? exact_bytes(p) : 0; });
+  place(layout.gradients, &ParameterPlace::gradient,
+        [&](const Parameter& p) { return is_trained(p) && !gradient_outside(p) ? exact_bytes(p) : 0; });
   place(layout.states, &ParameterPlace::state,
-        [&](const Parameter& p) { return is_trained(p) ? state_bytes(needs.optimizer, p) : 0; });
+        [&](const Parameter& p) { return is_trained(p) && !state_outside(p) ? state_bytes(needs.optimizer, p) : 0; });
   place(layout.copies, &ParameterPlace::copy,
         [&](const Parameter& p) { return has_copy(p) ? size_t(p.occupied()) * dtype_bytes(needs.compute) : 0; });
   const auto take = [&](Stretch& region, size_t bytes) {
@@ -49,6 +56,18 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   take(layout.tables, needs.table_bytes);
   take(layout.transient, needs.transient_bytes);
   layout.bytes = align_up(layout.bytes, kPage);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& p = parameters[i];
+    const auto put = [&](size_t& offset, size_t bytes) {
+      offset = layout.outside_bytes;
+      layout.outside_bytes += align_up(bytes, kPage);
+    };
+    if (weight_outside(p)) put(layout.parameters[i].outside_weight, exact_bytes(p));
+    if (gradient_outside(p)) put(layout.parameters[i].outside_gradient, exact_bytes(p));
+    if (!state_outside(p)) continue;
+    put(layout.parameters[i].outside_state, state_bytes(needs.optimizer, p));
+    layout.largest_outside_state = std::max(layout.largest_outside_state, state_bytes(needs.optimizer, p));
+  }
   return layout;
 }
 

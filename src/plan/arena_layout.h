@@ -11,6 +11,7 @@
 #include "core/dtype.h"
 #include "model/parameters.h"
 #include "optim/optimizer.h"
+#include "plan/plan_choice.h"
 
 namespace snug {
 
@@ -27,6 +28,8 @@ struct ParameterPlace {
   size_t copy = kNoOffset;      // in the compute type, or the weight itself where it exists in bf16 alone
   size_t gradient = kNoOffset;  // fp32
   size_t state = kNoOffset;     // the optimizer's
+  // The same outside of the arena.
+  size_t outside_weight = kNoOffset, outside_gradient = kNoOffset, outside_state = kNoOffset;
 };
 
 struct ArenaLayout {
@@ -35,6 +38,8 @@ struct ArenaLayout {
   Stretch tables;  // what a device keeps besides: micro-batches, chunks of the update
   Stretch transient;
   size_t bytes = 0;  // whole pages
+  size_t outside_bytes = 0;
+  size_t largest_outside_state = 0;  // of one parameter
 };
 
 enum class ArenaUse { kTraining, kInference };
@@ -44,6 +49,7 @@ struct ArenaNeeds {
   DType compute = DType::kF32;
   bool converts_weights = false;  // trained matrices are converted when used: they have no copies
   Optimizer optimizer = Optimizer::kAdamW;
+  Offload offload = Offload::kNone;
   size_t transient_bytes = 0, table_bytes = 0;
 };
 

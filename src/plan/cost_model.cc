@@ -22,6 +22,8 @@ constexpr Rates kCpu = {100e9, 100e9, 10e9, 24, 10, 310};
 
 // Values of width `hidden` that forward and backward of a layer read and write besides the factors of products.
 constexpr double kTrafficForward = 34, kTraffic = 100;
+// A PCIe 5 bus in both directions together, and a file that the system mostly keeps in its cache.
+constexpr double kBusBytesPerSecond = 60e9, kFileBytesPerSecond = 1.5e9;
 constexpr double kUpdateBytes = 28;  // a parameter: weight, gradient and moments read, all but the gradient written
 
 size_t index_of(Part part) {
@@ -51,6 +53,16 @@ int64_t micro_batches(const Workload& workload, int64_t capacity) {
   // Whole examples only: 900 tokens hold one text of 512.
   const int64_t examples = std::max<int64_t>(1, capacity / workload.mean_length);
   return (workload.batch_size + examples - 1) / examples;
+}
+
+// Bytes of each trained parameter go over the bus, or to a file and back, once an update or once a micro-batch.
+double offload_seconds(const PlanRequest& request, Offload offload, double passes) {
+  if (offload == Offload::kNone) return 0;
+  const bool cpu = request.device.kind == DeviceKind::kCpu;
+  const double parameters = double(trained_count(request.model->parameters())), rate = cpu ? kFileBytesPerSecond : kBusBytesPerSecond;
+  double bytes = cpu ? 16 : 24;  // moments, and beside a GPU the weight, there and back
+  if (offload == Offload::kGradients) bytes += 8 + 8 * passes;  // for the norm and the update; fetched and stored
+  return bytes * parameters / rate;
 }
 
 }  // namespace
@@ -125,7 +137,7 @@ double step_seconds(const PlanRequest& request, const Speed& speed, const PlanCh
     seconds += passes * speed.chunk * double((targets + choice.head_chunk - 1) / choice.head_chunk);
   }
   if (choice.converts_weights) seconds += passes * speed.conversion;
-  return seconds;
+  return seconds + offload_seconds(request, choice.offload, passes);
 }
 
 }  // namespace snug

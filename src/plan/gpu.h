@@ -16,6 +16,7 @@ namespace snug {
 struct StepState {
   int32_t tokens = 0, sequences = 0, targets = 0;  // really there
   float loss_scale = 1.0f;            // 1 / targets in the whole step, times the fp16 loss scale
+  int32_t earlier_passes = 0;         // micro-batches of the step before this one
 };
 
 // Offsets inside the arena's tables.

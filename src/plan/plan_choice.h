@@ -1,7 +1,9 @@
 // What is to be run, and one way to run it.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "graph/op.h"
 #include "graph/recompute.h"
@@ -31,11 +33,22 @@ struct Workload {
   Dims dims(int64_t tokens) const;
 };
 
+// What is kept outside of the arena: in pinned memory of the host, or on a CPU run in a file.
+enum class Offload : uint8_t {
+  kNone,
+  kState,      // optimizer state, and weights that products do not read
+  kGradients,  // and gradients; only beside a GPU
+};
+
+inline constexpr std::array<std::string_view, 3> kOffloadNames = {"none", "state", "gradients"};
+constexpr std::string_view offload_name(Offload offload) { return kOffloadNames[size_t(offload)]; }
+
 // One way to run, besides the capacity of micro-batches.
 struct PlanChoice {
   Recomputation recompute{};
   int64_t head_chunk = 0;  // target rows; 0 where there is no language model's head
   bool converts_weights = false;
+  Offload offload = Offload::kNone;
 
   auto operator<=>(const PlanChoice&) const = default;
 };

@@ -26,6 +26,7 @@ OrderedJson json_of(const SweepPoint& point) {
           {"recompute", point.recompute},
           {"head_chunk_tokens", point.head_chunk_tokens},
           {"converts_weights", point.converts_weights},
+          {"offload", point.offload},
           {"relative_time", point.relative_time},
           {"predicted_tokens_per_second", or_null(point.tokens_per_second)},
           {"chosen", point.chosen}};
@@ -57,6 +58,7 @@ std::string PlanSummary::to_json() const {
       {"head_chunk_tokens", head_chunk_tokens},
       {"converts_weights", converts_weights},
       {"offload", offload},
+      {"outside_bytes", outside_bytes},
       {"predicted_tokens_per_second", or_null(predicted_tokens_per_second)},
       {"items", OrderedJson::array()},
   };
@@ -89,6 +91,10 @@ std::string PlanSummary::to_text() const {
   text += fmt::format("\n  recomputed: {}; precision {}, optimizer {}", recompute, precision, optimizer);
   if (head_chunk_tokens > 0) text += fmt::format("; logits of {} tokens at a time", head_chunk_tokens);
   if (converts_weights) text += "; weights converted when used";
+  if (outside_bytes > 0) {
+    text += fmt::format("\n  offloaded: {}, {} {}", offload == "gradients" ? "optimizer state and gradients" : "optimizer state",
+                        format_bytes(outside_bytes), device == "cpu" ? "in a file" : "on the host");
+  }
   if (predicted_tokens_per_second) text += fmt::format("\n  predicted: {:.0f} tokens a second", *predicted_tokens_per_second);
   if (!fits) {
     text += fmt::format("\ndoes not fit: short by {}; the same results need at least {}",

@@ -84,7 +84,11 @@ class Search {
     for (Candidate candidate : candidates) {
       if (best && seconds(candidate) >= best_seconds) break;
       // Of the rungs that would still win, the last needs least.
-      const auto at = [&](size_t rung) { return Candidate{rung, candidate.chunk, candidate.converts, candidate.capacity}; };
+      const auto at = [&](size_t rung) {
+        Candidate other = candidate;
+        other.rung = rung;
+        return other;
+      };
       const size_t end = first_where(ladder_.size(), [&](size_t rung) { return best && seconds(at(rung)) >= best_seconds; });
       if (!fits(at(end - 1))) continue;
       candidate.rung = first_where(end - 1, [&](size_t rung) { return fits(at(rung)); });
@@ -105,10 +109,11 @@ class Search {
     size_t rung = 0;
     int64_t chunk = 0;
     bool converts = false;
+    Offload offload = Offload::kNone;
     int64_t capacity = 0;
     auto operator<=>(const Candidate&) const = default;
   };
-  PlanChoice choice_of(const Candidate& c) const { return {ladder_[c.rung], c.chunk, c.converts}; }
+  PlanChoice choice_of(const Candidate& c) const { return {ladder_[c.rung], c.chunk, c.converts, c.offload}; }
   double seconds(const Candidate& c) const { return step_seconds(request_, speed_, choice_of(c), c.capacity); }
 
   bool training() const { return request_.graph.purpose == Purpose::kTraining; }
@@ -138,6 +143,32 @@ class Search {
     return has_copies ? std::vector<bool>{false, true} : std::vector<bool>{false};
   }
 
+  // Least first.
+  std::vector<Offload> offload_choices() const {
+    if (request_.pinned_choice) return {request_.pinned_choice->offload};
+    if (!training()) return {Offload::kNone};
+    if (request_.pinned_offload) return {*request_.pinned_offload};
+    if (request_.device.kind == DeviceKind::kCpu) return {Offload::kNone, Offload::kState};
+    return {Offload::kNone, Offload::kState, Offload::kGradients};
+  }
+
+  // How weights can be kept: in the arena with or without copies, or outside, which leaves the copies alone there.
+  struct Keeping {
+    bool converts;
+    Offload offload;
+  };
+  std::vector<Keeping> keepings() const {
+    std::vector<Keeping> all;
+    for (const Offload offload : offload_choices()) {
+      if (request_.pinned_choice || offload == Offload::kNone) {
+        for (const bool converts : conversion_choices()) all.push_back({converts, offload});
+      } else {
+        all.push_back({false, offload});
+      }
+    }
+    return all;
+  }
+
   // The longest text alone, a whole step, and between them what divides a step evenly.
   std::vector<int64_t> capacity_choices() const {
     const int64_t low = smallest_capacity(), high = useful_capacity();
@@ -157,7 +188,7 @@ class Search {
     std::vector<Candidate> candidates;
     for (const int64_t capacity : capacity_choices()) {
       for (const int64_t chunk : chunk_choices()) {
-        for (const bool converts : conversion_choices()) candidates.push_back({0, chunk, converts, capacity});
+        for (const Keeping& keeping : keepings()) candidates.push_back({0, chunk, keeping.converts, keeping.offload, capacity});
       }
     }
     return candidates;
@@ -182,6 +213,7 @@ class Search {
     options.recompute = choice.recompute;
     options.head_chunk = choice.head_chunk;
     options.converts_weights = choice.converts_weights;
+    options.gradients_outside = choice.offload == Offload::kGradients;
     options.bf16_weights = training() && request_.optimizer == Optimizer::kAdamWBf16;
     return std::make_shared<StepGraph>(request_.model->build(options));
   }
@@ -215,6 +247,7 @@ class Search {
                                  .compute = request_.graph.compute,
                                  .converts_weights = choice.converts_weights,
                                  .optimizer = request_.optimizer,
+                                 .offload = choice.offload,
                                  .transient_bytes = transient,
                                  .table_bytes = request_.process.table_bytes ? request_.process.table_bytes(plan.capacity) : 0});
     plan.arena_bytes = plan.layout.bytes;
@@ -243,6 +276,7 @@ class Search {
     }
     plan.items.push_back({training() ? "activations and workspace" : "activations",
                           taken - weights - copies - layout.gradients.bytes - layout.states.bytes});
+    if (cpu && layout.outside_bytes > 0) plan.items.push_back({"optimizer state being updated", layout.largest_outside_state});
     if (cpu) plan.items.push_back({"data and file buffers", plan.buffer_bytes});
     plan.items.push_back({cpu ? "program, libraries, tokenizer" : "CUDA context, libraries, kernels", plan.overhead_bytes});
     if (request_.process.launch_bytes) {
@@ -252,7 +286,7 @@ class Search {
     plan.items.push_back({cpu ? "heap and stacks" : "kernels loaded later", request_.process.slack_bytes});
     for (const PlanItem& item : plan.items) plan.peak_bytes += item.bytes;
     if (!cpu) {
-      plan.host_peak_bytes = request_.process.host_bytes + plan.buffer_bytes;
+      plan.host_peak_bytes = request_.process.host_bytes + plan.buffer_bytes + layout.outside_bytes;
       return;
     }
     if (request_.process.startup_peak_bytes > plan.peak_bytes) {
@@ -264,11 +298,15 @@ class Search {
 
   // What is known about a candidate's need. The bound is mostly the truth, and much cheaper.
   struct Need {
-    uint64_t bound = 0, exact = 0;
+    uint64_t bound = 0, exact = 0, host = 0;
   };
   Need& need_of(const Candidate& candidate) {
     Need& need = needs_[candidate];
-    if (need.bound == 0) need.bound = evaluate(choice_of(candidate), candidate.capacity, Placing::kLeftOut).peak_bytes;
+    if (need.bound == 0) {
+      const Plan plan = evaluate(choice_of(candidate), candidate.capacity, Placing::kLeftOut);
+      need.bound = plan.peak_bytes;
+      need.host = plan.host_peak_bytes;
+    }
     return need;
   }
   uint64_t exact_bytes(const Candidate& candidate) {
@@ -276,7 +314,13 @@ class Search {
     if (need.exact == 0) need.exact = evaluate(choice_of(candidate), candidate.capacity).peak_bytes;
     return need.exact;
   }
-  bool fits(const Candidate& candidate) { return need_of(candidate).bound <= budget_ && exact_bytes(candidate) <= budget_; }
+  bool fits(const Candidate& candidate) {
+    return need_of(candidate).host <= host_budget() && need_of(candidate).bound <= budget_ && exact_bytes(candidate) <= budget_;
+  }
+  // On a CPU run all memory is the budget's.
+  uint64_t host_budget() const {
+    return request_.device.kind == DeviceKind::kCpu ? std::numeric_limits<uint64_t>::max() : request_.host_budget_bytes;
+  }
 
   int64_t smallest_capacity() const { return request_.pinned_capacity.value_or(request_.workload.longest); }
   int64_t useful_capacity() const {
@@ -302,8 +346,12 @@ class Search {
     const size_t last = ladder_.size() - 1, level = std::max<size_t>(1, last / kPartNames.size());
     for (size_t below = 0; below <= last && below <= 3 * level; ++below) {
       if (below % level > 1 && below % level + 1 != level) continue;
-      const Candidate candidate{last - below, chunk_choices().back(), conversion_choices().back(), smallest_capacity()};
-      if (below == 0 || need_of(candidate).bound < need_of(smallest_).bound) smallest_ = candidate;
+      for (const Keeping& keeping : keepings()) {
+        const Candidate candidate{last - below, chunk_choices().back(), keeping.converts, keeping.offload, smallest_capacity()};
+        const bool first = below == 0 && keeping.offload == keepings().front().offload && keeping.converts == keepings().front().converts;
+        if (!first && need_of(candidate).host > host_budget()) continue;
+        if (first || need_of(candidate).bound < need_of(smallest_).bound) smallest_ = candidate;
+      }
     }
   }
 
@@ -369,6 +417,7 @@ std::vector<SweepPoint> summarize(const std::vector<Plan>& sweep, uint64_t budge
                       .micro_batches = plan.micro_batches,
                       .head_chunk_tokens = std::min(plan.choice.head_chunk, plan.capacity.targets),
                       .converts_weights = plan.choice.converts_weights,
+                      .offload = std::string(offload_name(plan.choice.offload)),
                       .recompute = describe(plan.choice.recompute, plan.layers),
                       .relative_time = plan.step_seconds / sweep.back().step_seconds,
                       .tokens_per_second = plan.tokens_per_second});
@@ -399,6 +448,8 @@ PlanSummary summarize(const Plan& plan, std::string device) {
   summary.recompute = describe(plan.choice.recompute, plan.layers);
   summary.head_chunk_tokens = std::min(plan.choice.head_chunk, plan.capacity.targets);
   summary.converts_weights = plan.choice.converts_weights;
+  summary.offload = offload_name(plan.choice.offload);
+  summary.outside_bytes = plan.layout.outside_bytes;
   summary.predicted_tokens_per_second = plan.tokens_per_second;
   return summary;
 }

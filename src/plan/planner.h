@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,9 +43,11 @@ struct PlanRequest {
   Workload workload;
   ProcessFacts process;
   uint64_t budget_bytes = 0;
+  uint64_t host_budget_bytes = std::numeric_limits<uint64_t>::max();  // beside a GPU: of the process's other memory
   Device device;
   std::optional<Speed> speed;  // measured on the device; empty: derived
   std::optional<Recomputation> pinned_recompute;
+  std::optional<Offload> pinned_offload;
   std::optional<int64_t> pinned_capacity;  // tokens
   std::optional<PlanChoice> pinned_choice;  // all of it: a resumed run's
 };

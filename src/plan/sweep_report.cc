@@ -23,7 +23,8 @@ std::string table(const std::vector<SweepPoint>& sweep) {
                         format_bytes(point.peak_bytes), fmt::format("{} x {}", point.micro_batches, point.micro_batch_tokens));
     if (chunks) text += fmt::format("{:>8}", point.head_chunk_tokens);
     text += calibrated ? fmt::format("{:>14.0f}", *point.tokens_per_second) : fmt::format("{:>14}", fmt::format("{:.2f} x", point.relative_time));
-    text += fmt::format("   {}{}\n", point.recompute, point.converts_weights ? "; weights converted when used" : "");
+    text += fmt::format("   {}{}{}\n", point.recompute, point.converts_weights ? "; weights converted when used" : "",
+                        point.offload == "none" ? "" : "; offloaded: " + point.offload);
   }
   return text;
 }

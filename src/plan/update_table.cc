@@ -15,14 +15,34 @@ namespace {
 constexpr size_t kHalfBytes = 2;
 
 // Where element `begin` of an array lies.
-int64_t element_at(size_t array, int64_t begin, size_t element_bytes) {
-  return array == kNoOffset ? -1 : int64_t(array) + begin * int64_t(element_bytes);
+int64_t element_at(int64_t array, int64_t begin, size_t element_bytes) {
+  return array < 0 ? -1 : array + begin * int64_t(element_bytes);
 }
 
-bool keeps_gradient(const Parameter& p, const UpdateFacts& facts) { return facts.only_pass && p.is_factor && !p.is_vector; }
+// Where the arrays of a parameter begin; -1: not there.
+struct Arrays {
+  int64_t weight, copy, gradient, state;
 
-void place_state(UpdateChunk& chunk, const Parameter& p, size_t state) {
-  const auto at = [&](size_t offset, size_t element_bytes) { return element_at(state + offset, chunk.begin, element_bytes); };
+  Arrays(const ParameterPlace& place, const UpdateFacts& facts)
+      : weight(at(place.weight, place.outside_weight, facts)),
+        copy(at(place.copy, kNoOffset, facts)),
+        gradient(at(place.gradient, place.outside_gradient, facts)),
+        state(at(place.state, place.outside_state, facts)) {}
+
+ private:
+  static int64_t at(size_t inside, size_t outside, const UpdateFacts& facts) {
+    if (inside != kNoOffset) return facts.arena + int64_t(inside);
+    return outside == kNoOffset ? -1 : facts.outside + int64_t(outside);
+  }
+};
+
+// Gradients outside are fetched as zeros by the first micro-batch of a step.
+bool keeps_gradient(const Parameter& p, const ParameterPlace& place, const UpdateFacts& facts) {
+  return place.outside_gradient != kNoOffset || (facts.only_pass && p.is_factor && !p.is_vector);
+}
+
+void place_state(UpdateChunk& chunk, const Parameter& p, int64_t state) {
+  const auto at = [&](size_t offset, size_t element_bytes) { return element_at(state + int64_t(offset), chunk.begin, element_bytes); };
   switch (chunk.format) {
     case StateFormat::kNone:
     case StateFormat::kFactored: return;
@@ -39,8 +59,8 @@ void place_state(UpdateChunk& chunk, const Parameter& p, size_t state) {
       const EightBitLayout layout = eight_bit_layout(p.size());
       chunk.first = at(0, 1);
       chunk.second = at(layout.second, 1);
-      chunk.first_scale = element_at(state + layout.first_scales, chunk.begin / kMomentBlock, sizeof(float));
-      chunk.second_scale = element_at(state + layout.second_scales, chunk.begin / kMomentBlock, sizeof(float));
+      chunk.first_scale = element_at(state + int64_t(layout.first_scales), chunk.begin / kMomentBlock, sizeof(float));
+      chunk.second_scale = element_at(state + int64_t(layout.second_scales), chunk.begin / kMomentBlock, sizeof(float));
       return;
     }
   }
@@ -61,18 +81,19 @@ std::vector<UpdateChunk> update_chunks(const ParameterTable& parameters, const A
     const Parameter& p = parameters[i];
     if (!p.trained) continue;
     const ParameterPlace& place = layout.parameters[i];
+    const Arrays arrays(place, facts);
     const size_t copy_bytes = keeps_bfloat16(facts.optimizer, p) ? kHalfBytes : dtype_bytes(facts.compute);
     for (int64_t begin = 0; begin < p.size(); begin += kUpdateChunk) {
-      chunks.push_back({.weight = element_at(place.weight, begin, sizeof(float)),
-                        .copy = element_at(place.copy, begin, copy_bytes),
-                        .gradient = element_at(place.gradient, begin, sizeof(float)),
+      chunks.push_back({.weight = element_at(arrays.weight, begin, sizeof(float)),
+                        .copy = element_at(arrays.copy, begin, copy_bytes),
+                        .gradient = element_at(arrays.gradient, begin, sizeof(float)),
                         .begin = begin,
                         .parameter = int32_t(i),
                         .count = int32_t(std::min<int64_t>(kUpdateChunk, p.size() - begin)),
                         .format = state_format(facts.optimizer, p),
                         .decays = p.decays,
-                        .keeps_gradient = keeps_gradient(p, facts)});
-      place_state(chunks.back(), p, place.state);
+                        .keeps_gradient = keeps_gradient(p, place, facts)});
+      place_state(chunks.back(), p, arrays.state);
     }
   }
   return chunks;
@@ -85,16 +106,17 @@ std::vector<UpdateTensor> update_tensors(const ParameterTable& parameters, const
     const Parameter& p = parameters[i];
     if (!p.trained) continue;
     const ParameterPlace& place = layout.parameters[i];
+    const Arrays arrays(place, facts);
     for (size_t n = 0; n < adafactor_part_count(p); ++n) {
       const AdafactorPart part = adafactor_part(p, n);
-      tensors.push_back({.weight = element_at(place.weight, part.first, sizeof(float)),
-                         .copy = element_at(place.copy, part.first, dtype_bytes(facts.compute)),
-                         .gradient = element_at(place.gradient, part.first, sizeof(float)),
-                         .state = int64_t(place.state + part.state),
+      tensors.push_back({.weight = element_at(arrays.weight, part.first, sizeof(float)),
+                         .copy = element_at(arrays.copy, part.first, dtype_bytes(facts.compute)),
+                         .gradient = element_at(arrays.gradient, part.first, sizeof(float)),
+                         .state = arrays.state + int64_t(part.state),
                          .rows = part.rows,
                          .cols = part.cols,
                          .decays = p.decays,
-                         .keeps_gradient = keeps_gradient(p, facts)});
+                         .keeps_gradient = keeps_gradient(p, place, facts)});
     }
   }
   return tensors;

@@ -11,7 +11,7 @@
 
 namespace snug {
 
-// A stretch of one trained parameter, at most kUpdateChunk elements. Offsets count bytes from the start of the arena;
+// A stretch of one trained parameter, at most kUpdateChunk elements. Offsets count bytes from where UpdateFacts says;
 // -1: not there. Arrays begin at multiples of 256 bytes, chunks at multiples of kUpdateChunk elements of them.
 inline constexpr int32_t kUpdateChunk = 4096;
 struct UpdateChunk {
@@ -37,6 +37,7 @@ struct UpdateTensor {
 struct UpdateFacts {
   Optimizer optimizer = Optimizer::kAdamW;
   DType compute = DType::kF32;
+  int64_t arena = 0, outside = 0;  // where they begin, added to all offsets
   bool only_pass = false;  // a step never has more than one micro-batch: gradients of matrices are written, not added to
 };
 size_t update_chunk_count(const ParameterTable& parameters);

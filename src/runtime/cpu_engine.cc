@@ -14,26 +14,16 @@ constexpr int64_t kZeroGrain = 1 << 20;  // bytes: less is not worth a thread
 
 }  // namespace
 
-CpuEngine::CpuEngine(const Model& model, const Plan& plan, uint64_t seed)
+CpuEngine::CpuEngine(const Model& model, const Plan& plan, uint64_t seed, const std::filesystem::path& scratch)
     : Engine(model, plan),
       seed_(seed),
       arena_(plan.arena_bytes),
+      outside_(scratch, plan.layout.outside_bytes),
       halves_(arena_, DType::kBF16),
       step_(plan.step->graph, plan.step_memory, plan.layout, arena_.base()) {
   if (plan.scoring) {
     scoring_ = std::make_unique<Executor>(plan.scoring->graph, plan.scoring_memory, plan.layout, arena_.base());
   }
-}
-
-Block CpuEngine::region(Region region) {
-  const Stretch& stretch = region_of(plan_.layout, region);
-  return {&arena_, stretch.offset, stretch.bytes};
-}
-
-Block CpuEngine::weight(size_t parameter) {
-  const ParameterPlace& place = plan_.layout.parameters[parameter];
-  if (place.weight == kNoOffset) return halves_.at(place.copy, fp32_bytes(parameter));
-  return {&arena_, place.weight, fp32_bytes(parameter)};
 }
 
 std::span<float> CpuEngine::floats(size_t offset, size_t bytes) const {
@@ -66,8 +56,10 @@ void CpuEngine::update(const OptimizerStep& given, double max_gradient_norm) {
     if (!parameter.trained) continue;
     const ParameterPlace& place = plan_.layout.parameters[i];
     std::byte* const weights = arena_.base() + (place.weight == kNoOffset ? place.copy : place.weight);
-    std::byte* const state = place.state == kNoOffset ? nullptr : arena_.base() + place.state;
+    const bool away = place.outside_state != kNoOffset;
+    std::byte* const state = away ? outside_.base() + place.outside_state : arena_.base() + place.state;
     update_parameter(plan_.optimizer, parameter, i, weights, floats(place.gradient, fp32_bytes(i)), state, step);
+    if (away) outside_.release(place.outside_state, state_bytes(plan_.optimizer, parameter));
   }
 }
 

@@ -2,15 +2,16 @@
 #pragma once
 
 #include "runtime/arena.h"
-#include "runtime/converted_weights.h"
 #include "runtime/engine.h"
 #include "runtime/executor.h"
+#include "runtime/outside_file.h"
 
 namespace snug {
 
 class CpuEngine : public Engine {
  public:
-  CpuEngine(const Model& model, const Plan& plan, uint64_t seed);
+  // What the plan keeps outside lies in a file in `scratch`.
+  CpuEngine(const Model& model, const Plan& plan, uint64_t seed, const std::filesystem::path& scratch = {});
 
   void begin(uint64_t targets) override;
   void accumulate(const Batch& micro_batch) override;
@@ -19,15 +20,17 @@ class CpuEngine : public Engine {
   void score(const Batch& micro_batch) override;
   double take_loss() override;
   std::span<const float> result() override;
-  Block region(Region region) override;
-  Block weight(size_t parameter) override;
   uint64_t arena_bytes() const override { return arena_.resident_bytes(); }
 
  private:
+  Memory& inside() override { return arena_; }
+  Memory& outside() override { return outside_; }
+  ConvertedWeights& converted() override { return halves_; }
   std::span<float> floats(size_t offset, size_t bytes) const;
 
   uint64_t seed_;
   Arena arena_;
+  OutsideFile outside_;
   ConvertedWeights halves_;
   Executor step_;                      // the plan's purpose
   std::unique_ptr<Executor> scoring_;  // evaluation during training

@@ -16,14 +16,47 @@ void LossScale::after_step(bool applied) {
   clean_steps = 0;
 }
 
-const Stretch& region_of(const ArenaLayout& layout, Region region) {
-  switch (region) {
-    case Region::kWeights: return layout.trained;
-    case Region::kHalves: return layout.halves;
-    case Region::kGradients: return layout.gradients;
-    case Region::kState: break;
+Block Engine::placed(size_t inside_offset, size_t outside_offset, size_t bytes) {
+  if (inside_offset != kNoOffset) return {&inside(), inside_offset, bytes};
+  return {&outside(), outside_offset, bytes};
+}
+
+Block Engine::region(Region region) {
+  const auto [found, fresh] = regions_.try_emplace(region);
+  if (!fresh) return found->second.whole();
+  for (size_t i = 0; i < model_.parameters().size(); ++i) {
+    const Parameter& p = model_.parameters()[i];
+    if (!p.trained) continue;
+    const ParameterPlace& place = plan_.layout.parameters[i];
+    const bool half = keeps_bfloat16(plan_.optimizer, p);
+    const size_t exact = align_up(size_t(p.occupied()) * sizeof(float));
+    switch (region) {
+      case Region::kWeights:
+        if (!half) found->second.add(placed(place.weight, place.outside_weight, exact));
+        break;
+      case Region::kHalves:
+        if (half) found->second.add({&inside(), place.copy, align_up(size_t(p.occupied()) * dtype_bytes(DType::kBF16))});
+        break;
+      case Region::kGradients: found->second.add(placed(place.gradient, place.outside_gradient, exact)); break;
+      case Region::kState: {
+        const size_t bytes = state_bytes(plan_.optimizer, p);
+        if (bytes > 0) found->second.add(placed(place.state, place.outside_state, bytes));
+        break;
+      }
+    }
   }
-  return layout.states;
+  return found->second.whole();
+}
+
+Block Engine::weight(size_t parameter) {
+  const ParameterPlace& place = plan_.layout.parameters[parameter];
+  if (place.weight == kNoOffset && place.outside_weight == kNoOffset) return converted().at(place.copy, fp32_bytes(parameter));
+  return placed(place.weight, place.outside_weight, fp32_bytes(parameter));
+}
+
+Block Engine::gradient(size_t parameter) {
+  const ParameterPlace& place = plan_.layout.parameters[parameter];
+  return placed(place.gradient, place.outside_gradient, fp32_bytes(parameter));
 }
 
 }  // namespace snug

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 
@@ -10,6 +11,7 @@
 #include "graph/op.h"
 #include "optim/optimizer.h"
 #include "plan/planner.h"
+#include "runtime/converted_weights.h"
 
 namespace snug {
 
@@ -34,8 +36,6 @@ struct LossScale {
 // What training changes, each in one piece: weights and gradients in fp32, weights that exist in bf16 alone, and the
 // optimizer's state.
 enum class Region : uint8_t { kWeights, kHalves, kGradients, kState };
-const Stretch& region_of(const ArenaLayout& layout, Region region);
-
 class Engine {
  public:
   // Both must outlive the engine.
@@ -63,12 +63,11 @@ class Engine {
   virtual std::span<const float> result() = 0;
   int64_t result_columns() const { return plan_.step->graph.value(plan_.step->result).desc.cols; }
 
-  virtual Block region(Region region) = 0;
+  // In the order of the parameter table, whatever the plan; the block lives as long as the engine.
+  Block region(Region region);
   // One parameter in fp32, trained or not.
-  virtual Block weight(size_t parameter) = 0;
-  Block gradient(size_t parameter) {
-    return {region(Region::kGradients).memory, plan_.layout.parameters[parameter].gradient, fp32_bytes(parameter)};
-  }
+  Block weight(size_t parameter);
+  Block gradient(size_t parameter);
   // After weights were written from outside.
   virtual void weights_changed() {}
   virtual LossScale loss_scale() const { return {}; }
@@ -77,10 +76,20 @@ class Engine {
   virtual uint64_t arena_bytes() const = 0;  // occupied, as the system counts it
 
  protected:
+  // The arena; what lies outside of it; and weights of 16 bits in the arena seen as fp32.
+  virtual Memory& inside() = 0;
+  virtual Memory& outside() = 0;
+  virtual ConvertedWeights& converted() = 0;
+
   size_t fp32_bytes(size_t parameter) const { return size_t(model_.parameters()[parameter].size()) * sizeof(float); }
 
   const Model& model_;
   const Plan& plan_;
+
+ private:
+  Block placed(size_t inside_offset, size_t outside_offset, size_t bytes);
+
+  std::map<Region, ScatteredMemory> regions_;
 };
 
 }  // namespace snug

@@ -27,7 +27,7 @@ constexpr uint64_t kStartTolerance = 512 << 10;
 
 class CpuPlatform : public Platform {
  public:
-  explicit CpuPlatform(int threads) {
+  CpuPlatform(int threads, std::filesystem::path scratch) : scratch_(std::move(scratch)) {
     settle_allocator();
     set_num_threads(threads);
   }
@@ -65,10 +65,13 @@ class CpuPlatform : public Platform {
 
   std::unique_ptr<Engine> make_engine(const Model& model, const Plan& plan, uint64_t seed) override {
     trim_allocator();  // of the graphs that the planner has looked at
-    return std::make_unique<CpuEngine>(model, plan, seed);
+    return std::make_unique<CpuEngine>(model, plan, seed, scratch_);
   }
 
   uint64_t peak_bytes() const override { return peak_resident_bytes(); }
+
+ private:
+  std::filesystem::path scratch_;
 };
 
 // A GPU that is only described: enough to plan for.
@@ -114,12 +117,12 @@ std::unique_ptr<Platform> open_platform(const CommonOptions& options) {
   if (!options.device_profile.empty()) return std::make_unique<ProfilePlatform>(options.device_profile);
 #ifdef SNUG_WITH_CUDA
   const bool gpu = options.device == "auto" ? cuda::has_gpu() : options.device != "cpu";
-  if (!gpu) return std::make_unique<CpuPlatform>(options.threads);
+  if (!gpu) return std::make_unique<CpuPlatform>(options.threads, cache_folder(options));
   settle_allocator();
   set_num_threads(options.threads);
   return cuda::open_platform({.device = options.device == "auto" ? "cuda" : options.device, .cache_folder = cache_folder(options), .allow_tf32 = options.tf32});
 #else
-  if (options.device == "cpu" || options.device == "auto") return std::make_unique<CpuPlatform>(options.threads);
+  if (options.device == "cpu" || options.device == "auto") return std::make_unique<CpuPlatform>(options.threads, cache_folder(options));
   throw Error(options.device.rfind("cuda", 0) == 0 ? ErrorKind::kDevice : ErrorKind::kUsage,
               fmt::format("--device {}: this snug was built for the CPU alone", options.device),
               "make cuda builds the one for NVIDIA GPUs");

@@ -331,6 +331,7 @@ void Trainer::save(uint64_t step) {
                     {"recompute", recompute_names(job_.plan.choice.recompute)},
                     {"head_chunk", job_.plan.choice.head_chunk},
                     {"converts_weights", job_.plan.choice.converts_weights},
+                    {"offload", job_.plan.choice.offload},
                     {"loss_sum", loss_sum_},
                     {"best", best_ ? Json(*best_) : Json(nullptr)},
                     {"evaluations_without_improvement", evaluations_without_improvement_},
@@ -473,7 +474,7 @@ TrainSummary train(const TrainOptions& options, const std::function<void(const S
   if (resume) {
     const Json& state = resume->state;
     preferred = {state.at("micro_batch_tokens"),
-                 {recompute_of(state.at("recompute")), state.at("head_chunk"), state.at("converts_weights")}};
+                 {recompute_of(state.at("recompute")), state.at("head_chunk"), state.at("converts_weights"), state.at("offload").get<Offload>()}};
   }
   const TrainingJob job = prepare_training(options, preferred);
   if (!job.summary.fits) {

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
 
 #include "core/error.h"
+#include "core/process_memory.h"
 #include "core/progress.h"
 #include "core/threads.h"
 #include "model/adapter.h"
@@ -179,6 +181,20 @@ void set_schedule(TrainingJob& job) {
   job.save_every = interval("--save-strategy", o.save_strategy, o.save_steps, job.steps_per_epoch);
 }
 
+std::optional<Offload> pinned_offload(const std::string& flag, DeviceKind device) {
+  if (flag == "auto") return std::nullopt;
+  const auto found = std::ranges::find(kOffloadNames, flag);
+  if (found == kOffloadNames.end()) {
+    fail(ErrorKind::kUsage, "--offload is \"{}\", expected auto, {}", flag, fmt::join(kOffloadNames, ", "));
+  }
+  const auto offload = Offload(found - kOffloadNames.begin());
+  if (offload == Offload::kGradients && device == DeviceKind::kCpu) {
+    throw Error(ErrorKind::kUsage, "--offload gradients is for GPUs: on the CPU the host's memory is all there is",
+                "--offload state keeps the optimizer's state in a file");
+  }
+  return offload;
+}
+
 // The same parts of every layer, or the first so many layers whole; the embeddings with either.
 std::optional<Recomputation> pinned_recompute(const std::string& flag, int layers) {
   if (flag == "auto") return std::nullopt;
@@ -243,6 +259,13 @@ void plan_job(TrainingJob& job, const std::optional<PreferredPlan>& preferred) {
     }
   }
   if (!job.plan.fits) job.plan = make_plan(request);
+  if (job.plan.device.kind == DeviceKind::kCuda && job.plan.host_peak_bytes > request.host_budget_bytes) {
+    throw Error(ErrorKind::kBudget,
+                fmt::format("keeping {} outside of the GPU takes {} of the host, of which {} may be used",
+                            offload_name(job.plan.choice.offload), format_bytes(job.plan.host_peak_bytes),
+                            format_bytes(request.host_budget_bytes)),
+                "raise --host-memory, or use --offload none");
+  }
   job.summary = summarize(job.plan, job.platform->name());
   if (!job.plan.fits) add_alternatives(job, job.summary);
   if (job.options.sweep) job.summary.sweep = summarize(sweep_plans(request), request.budget_bytes);
@@ -273,6 +296,8 @@ PlanRequest plan_request(const TrainingJob& job, const TrainOptions& o, const Mo
   };
   request.budget_bytes = job.platform->budget(o.memory_bytes);
   job.platform->complete(request);
+  request.pinned_offload = pinned_offload(o.offload, request.device.kind);
+  request.host_budget_bytes = std::min(o.host_memory_bytes.value_or(usable_memory_bytes()), usable_memory_bytes());
   request.pinned_recompute = pinned_recompute(o.recompute, model.layers());
   if (o.micro_batch_tokens > 0) {
     if (o.micro_batch_tokens < request.workload.longest) {

@@ -1,0 +1,33 @@
+// Gradients that live on the host: fetched to the device right before backward adds to them, and stored right after. Only
+// for devices with memory of their own; the bytes are the plan's (outside_gradient in plan/arena_layout.h).
+#pragma once
+
+#include "graph/graph.h"
+
+namespace snug {
+
+// inputs {}; outputs {gradient}: what the earlier micro-batches of the step have added up; zeros for the first.
+class FetchGradient final : public Op {
+ public:
+  explicit FetchGradient(int slot) : slot(slot) {}
+  std::string_view name() const override { return "fetch_gradient"; }
+  void run(const Call& call) const override;
+
+  const int slot;  // of the parameter
+};
+
+// inputs {gradient}; outputs {}
+class StoreGradient final : public Op {
+ public:
+  explicit StoreGradient(int slot) : slot(slot) {}
+  std::string_view name() const override { return "store_gradient"; }
+  void run(const Call& call) const override;
+
+  const int slot;
+};
+
+// Rewrites a finished step graph: the gradients of parameters become transient, between a fetch and a store in every
+// segment whose backward adds to them.
+void move_gradients_outside(Graph& graph);
+
+}  // namespace snug

@@ -1,0 +1,33 @@
+// What a CPU run keeps outside of its arena: a file without a name, mapped, whose pages leave the process as soon as it has
+// worked on them. They stay in the system's cache while there is room.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+
+#include "core/memory.h"
+
+namespace snug {
+
+class OutsideFile : public Memory {
+ public:
+  // In a folder that is made if need be; zeros. 0 bytes: no file. Throws Error (kStorage) when the disk has no room.
+  OutsideFile(const std::filesystem::path& folder, size_t bytes);
+  ~OutsideFile() override;
+  OutsideFile(const OutsideFile&) = delete;
+  OutsideFile& operator=(const OutsideFile&) = delete;
+
+  void read(size_t offset, std::span<std::byte> to) const override;
+  void write(size_t offset, std::span<const std::byte> from) override;
+
+  std::byte* base() const { return base_; }
+  // The process has no need of these pages for now; whole pages, up to the next multiple.
+  void release(size_t offset, size_t bytes);
+
+ private:
+  int file_ = -1;
+  std::byte* base_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace snug
