@@ -112,18 +112,18 @@ class Bend : public Named {
   }
 };
 
-// Two segments of one bend each, and a scale at the end.
-Chain bends() {
+// Segments of one bend each, and a scale at the end.
+Chain bends(int segments) {
   Chain c;
   ValueId x = c.input = c.graph.add_value("x", kRow);
-  for (int s = 0; s < 2; ++s) {
+  for (int s = 0; s < segments; ++s) {
     c.graph.begin_segment("s");
     const ValueId a = c.graph.add_parameter("a", {.cols = 4}, s, true);
     const ValueId y = c.graph.add_value("y" + std::to_string(s), kRow), kept = c.graph.add_value("kept" + std::to_string(s), kRow);
     c.graph.add_node(std::make_shared<Bend>(), {x, a}, {y, kept});
     x = y;
   }
-  const ValueId a = c.graph.add_parameter("a", {.cols = 4}, 2, true), y = c.graph.add_value("y", kRow);
+  const ValueId a = c.graph.add_parameter("a", {.cols = 4}, segments, true), y = c.graph.add_value("y", kRow);
   c.graph.add_node(std::make_shared<Scale>(), {x, a}, {y});
   c.graph.seed_gradient(y, c.graph.add_value("dy", kRow));
   return c;
@@ -138,7 +138,7 @@ std::vector<std::string> backward_names(const Graph& graph) {
 }
 
 TEST(Recompute, RemakesRightBeforeTheFirstReader) {
-  Chain c = bends();
+  Chain c = bends(2);
   append_backward(c.graph, {Parts{Part::kActivations}, Parts{Part::kActivations}});
   // y0 is read by the other segment: it is made again there, from what stays.
   EXPECT_EQ(backward_names(c.graph), (std::vector<std::string>{"bend_again", "scale_backward", "bend_again", "bend_backward", "bend_backward"}));
@@ -146,11 +146,12 @@ TEST(Recompute, RemakesRightBeforeTheFirstReader) {
 }
 
 TEST(Recompute, WhatOthersAreMadeFromStaysThoughItsNodeIsRepeated) {
-  Chain c = bends();
-  append_backward(c.graph, {Parts{Part::kActivations, Part::kSums}, {}});
-  // The first segment's node could be run again, but what the second one makes its input from stays, and that is all
-  // that its own backward reads.
-  EXPECT_EQ(backward_names(c.graph), (std::vector<std::string>{"scale_backward", "bend_again", "bend_backward", "bend_backward"}));
+  Chain c = bends(3);
+  append_backward(c.graph, {{}, Parts{Part::kActivations, Part::kSums}, {}});
+  // The middle segment's node could be run again, but what the last one makes its input from stays, and that is all that
+  // its own backward reads.
+  EXPECT_EQ(backward_names(c.graph),
+            (std::vector<std::string>{"scale_backward", "bend_again", "bend_backward", "bend_backward", "bend_backward"}));
 }
 
 TEST(Recompute, PartsHaveNames) {
