@@ -48,11 +48,18 @@ std::vector<double> layer_shares(const Model& model) {
   return shares;
 }
 
-int64_t micro_batches(const Workload& workload, int64_t capacity) {
-  if (workload.mean_length <= 0) return (mean_step_tokens(workload) + capacity - 1) / capacity;
-  // Whole examples only: 900 tokens hold one text of 512.
-  const int64_t examples = std::max<int64_t>(1, capacity / workload.mean_length);
-  return (workload.batch_size + examples - 1) / examples;
+// On average.
+double micro_batches(const Workload& workload, int64_t capacity) {
+  if (capacity >= workload.step_tokens) return 1;
+  const int64_t mean = std::max<int64_t>(1, workload.mean_length);
+  if (!workload.lengths_vary()) {
+    // Whole texts only: 900 tokens hold one of 512.
+    const int64_t texts = std::max<int64_t>(1, capacity / mean);
+    return double((workload.batch_size + texts - 1) / texts);
+  }
+  // Half a text does not fit, and the last micro-batch is half empty.
+  const double filled = std::max(double(mean), double(capacity) - 0.5 * double(mean));
+  return std::max(1.0, double(mean_step_tokens(workload)) / filled + 0.5);
 }
 
 // Bytes of each trained parameter go over the bus, or to a file and back, once an update or once a micro-batch.
@@ -124,7 +131,7 @@ int64_t mean_step_tokens(const Workload& workload) {
 double step_seconds(const PlanRequest& request, const Speed& speed, const PlanChoice& choice, int64_t capacity) {
   const Workload& workload = request.workload;
   const double layers = std::accumulate(speed.shares.begin(), speed.shares.end(), 0.0),
-               tokens = double(mean_step_tokens(workload)), passes = double(micro_batches(workload, capacity));
+               tokens = double(mean_step_tokens(workload)), passes = micro_batches(workload, capacity);
   double seconds = speed.update + passes * (layers * speed.pass_layer + speed.pass_rest) +
                    tokens * (layers * speed.token_layer + speed.token_rest);
   for (size_t i = 0; i < speed.shares.size() && i + 1 < choice.recompute.size(); ++i) {

@@ -29,6 +29,7 @@ struct Workload {
   double masked_share = 0;
   bool one_size = false;  // every micro-batch has as many tokens as it can: a device prepares for nothing less
 
+  bool lengths_vary() const { return 10 * mean_length < 9 * longest; }
   // The most that a micro-batch of so many tokens can have.
   Dims dims(int64_t tokens) const;
 };

@@ -177,12 +177,11 @@ class Search {
       // Whole texts of the greatest length, where that is what there is.
       const int64_t even = (high + parts - 1) / parts;
       const int64_t texts = (even + low - 1) / low * low, rounded = (even + kCapacityStep - 1) / kCapacityStep * kCapacityStep;
-      choices.push_back(std::clamp(lengths_vary() ? rounded : texts, low, choices.back()));
+      choices.push_back(std::clamp(request_.workload.lengths_vary() ? rounded : texts, low, choices.back()));
     }
     choices.erase(std::ranges::unique(choices).begin(), choices.end());
     return choices;
   }
-  bool lengths_vary() const { return 10 * request_.workload.mean_length < 9 * request_.workload.longest; }
 
   std::vector<Candidate> candidates_without_recomputation() const {
     std::vector<Candidate> candidates;
@@ -329,7 +328,7 @@ class Search {
 
   // Texts of different lengths fill whatever room there is.
   Candidate widened(const Candidate& candidate) {
-    if (!lengths_vary()) return candidate;
+    if (!request_.workload.lengths_vary()) return candidate;
     Candidate wider = candidate;
     int64_t good = candidate.capacity / kCapacityStep, bad = (useful_capacity() + kCapacityStep - 1) / kCapacityStep;
     while (bad - good > 1) {

@@ -36,7 +36,7 @@ class Planning(SnugTest):
             self.assertIn(word, text)
 
     def test_a_refusal_says_what_would_fit(self):
-        flags = self.flags(positions=512, longest=500, hidden=128)
+        flags = self.flags(positions=512, longest=500, hidden=256)
         least = run("plan", *flags, "--json").json()["minimum_budget_bytes"]
         refused = run("plan", *flags, "--memory", least - 2 * MIB, "--json", expect=4).json()
         self.assertFalse(refused["fits"])
@@ -99,7 +99,7 @@ class Planning(SnugTest):
         again = run("plan", *flags, "--json").json()
         self.assertEqual(again["predicted_tokens_per_second"], first["predicted_tokens_per_second"])
         # Another width was not timed.
-        other = self.flags(hidden=96, train=self.path("train.csv"))
+        other = self.flags(hidden=96, name="other")
         self.assertIsNone(run("plan", *other, "--json").json()["predicted_tokens_per_second"])
 
     def test_a_calibrated_run_stays_inside_its_budget(self):
