@@ -6,17 +6,19 @@
 #include <cstdint>
 
 #include "graph/op.h"
+#include "ops/distillation.h"
 
 namespace snug {
 
 struct CrossEntropySpec {
   int64_t classes = 1;
+  Distillation distillation{};  // counts where there is a teacher
 };
 
-// inputs {logits[sequences, classes]}
+// inputs {logits[sequences, classes], teacher's logits (the same shape, optional)}
 // outputs {loss[1, 1] fp64, += loss_scale * sum of -log p(label), dlogits[sequences, classes] =
-// loss_scale * (p - onehot)} Either output may be absent. Sequences without a label (-1) add
-// nothing and get gradient zero.
+// loss_scale * (p - onehot)} Either output may be absent; with a teacher they are those of
+// ops/distillation.h. Sequences without a label (-1) add nothing and get gradient zero.
 OpPtr cross_entropy(const CrossEntropySpec& spec);
 
 // The operators by name, for their kernels on other devices.

@@ -21,22 +21,32 @@ constexpr size_t column_sum_bytes(int64_t cols, int64_t sums) {
 struct VocabularyLossWorkspace {
   static constexpr int64_t kAlign = 256;
 
+  struct Needs {
+    int64_t chunk = 0, vocabulary = 0;
+    size_t element_bytes = 0;
+    bool bias_gradient = false;
+    bool distils = false;
+  };
+
   int64_t row_stride = 0;  // elements from one row of logits to the next
   size_t logits = 0;       // [chunk, row_stride] in the compute type
+  size_t teacher = 0;      // a teacher's logits of the same shape, where there is one
   size_t losses = 0;       // [chunk] fp64
   size_t column_sums = 0;  // of the bias's gradient, where it is wanted
   size_t products = 0;     // kProductWorkspaceBytes
   size_t bytes = 0;
 
-  constexpr VocabularyLossWorkspace(int64_t chunk, int64_t vocabulary, size_t element_bytes, bool bias_gradient) {
+  constexpr explicit VocabularyLossWorkspace(const Needs& needs) {
     const auto take = [this](size_t& at, size_t size) {
       at = bytes;
       bytes += (size + kAlign - 1) / kAlign * kAlign;
     };
-    row_stride = (vocabulary + 63) / 64 * 64;
-    take(logits, size_t(chunk * row_stride) * element_bytes);
-    take(losses, size_t(chunk) * sizeof(double));
-    take(column_sums, bias_gradient ? column_sum_bytes(vocabulary, 1) : 0);
+    row_stride = (needs.vocabulary + 63) / 64 * 64;
+    const size_t logits_bytes = size_t(needs.chunk * row_stride) * needs.element_bytes;
+    take(logits, logits_bytes);
+    take(teacher, needs.distils ? logits_bytes : 0);
+    take(losses, size_t(needs.chunk) * sizeof(double));
+    take(column_sums, needs.bias_gradient ? column_sum_bytes(needs.vocabulary, 1) : 0);
     take(products, kProductWorkspaceBytes);
   }
 };
