@@ -333,6 +333,12 @@ TEST(CudaCrossEntropy, MatchesTheCpu) {
         c.check(CrossEntropy({classes}), {logits}, {total, c.output(sequences(dtype, classes))});
         c.check(CrossEntropy({classes}), {logits}, {total});
         c.check(CrossEntropy({classes}), {logits}, {kNoValue, c.output(sequences(dtype, classes))});
+        const ValueId teacher = c.random(sequences(dtype, classes), 3.0, 20.0);
+        for (const Distillation& how : {Distillation{2.0f, 0.5f}, {1.0f, 1.0f}, {4.0f, 0.0f}}) {
+          const CrossEntropy distilled({classes, how});
+          c.check(distilled, {logits, teacher}, {total, c.output(sequences(dtype, classes))});
+          c.check(distilled, {logits, teacher}, {total});
+        }
       }
     }
   }

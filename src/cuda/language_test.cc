@@ -171,6 +171,23 @@ void check_vocabulary_loss(CudaCase& c, DType dtype, const LossCase& size, uint6
   check_product(c, VocabularyLossGradient(chunk, real), {x, w, b}, {loss, dx, only_dx, kNoValue}, 4.0, error);
 }
 
+// The same with a teacher that is wider and whose logits lie elsewhere. Its errors come on top of the student's.
+void check_distilled_loss(CudaCase& c, DType dtype, const LossCase& size, const Distillation& how, uint64_t seed) {
+  const auto& [hidden, vocabulary, chunk] = size;
+  std::vector<ValueId> in;
+  for (const int64_t width : {hidden, 2 * hidden + 3}) {
+    in.push_back(c.random(targets(dtype, width)));
+    in.push_back(c.random(fixed(dtype, vocabulary, width), 2.0 / std::sqrt(double(width))));
+    in.push_back(seed % 2 ? c.random(fixed(dtype, 1, vocabulary), 1.0, width == hidden ? 0.0 : 1.0) : kNoValue);
+  }
+  const int64_t real = seed % 4 < 2 ? vocabulary - kSpare : 0;
+  const ValueId loss = c.target(fixed(DType::kF64, 1, 1), true), dx = c.output(targets(dtype, hidden));
+  const ValueId dw = c.target(fixed(DType::kF32, vocabulary, hidden), true);
+  const ValueId db = seed % 2 ? c.target(fixed(DType::kF32, 1, vocabulary), true) : kNoValue;
+  SCOPED_TRACE(testing::Message() << "temperature " << how.temperature << ", alpha " << how.alpha);
+  check_product(c, VocabularyLossGradient(chunk, real, how), in, {loss, dx, dw, db}, 8.0, dtype_error(dtype));
+}
+
 TEST(CudaVocabularyLoss, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
   uint64_t seed = 1;
@@ -190,6 +207,24 @@ TEST(CudaVocabularyLoss, MatchesTheCpu) {
     CudaCase c(batch, bucket_of(batch.batch, seed), seed);
     SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", a real vocabulary");
     check_vocabulary_loss(c, dtype, {64, 50257, 13}, seed++);
+  }
+}
+
+TEST(CudaVocabularyLoss, DistilsLikeTheCpu) {
+  SNUG_NEEDS_GPU();
+  uint64_t seed = 1;
+  for (DType dtype : kTypes) {
+    for (const LossCase& size : {LossCase{7, 97, 5}, {64, 1000, 32}, {100, 1003, 64}, {64, 50257, 13}}) {
+      for (const Distillation& how : {Distillation{2.0f, 0.5f}, {1.0f, 1.0f}, {4.0f, 0.9f}, {4.0f, 0.0f}}) {
+        const std::vector<int> lengths = size.vocabulary > 10000 ? std::vector<int>{20, 3} : std::vector<int>{70, 1, 30};
+        const TargetBatch batch(lengths, seed, Predicting::kAllButLast, int(size.vocabulary - kSpare));
+        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", " << batch.batch.dims.targets << " targets of "
+                                        << size.vocabulary << ", hidden " << size.hidden << ", chunk " << size.chunk);
+        CudaCase c(batch, bucket_of(batch.batch, seed), seed);
+        check_distilled_loss(c, dtype, size, how, seed);
+        ++seed;
+      }
+    }
   }
 }
 
@@ -461,6 +496,9 @@ TEST(CudaLanguage, SpeedIsPrinted) {
     const double logits_bytes = 2.0 * double(kTargets * kWords);
     speeds.time("vocabulary_loss", 2 * logits_bytes, VocabularyLoss({.chunk = kChunk}), {x, w, {}}, {loss}, false);
     speeds.time("vocabulary_loss_gradient", 5 * logits_bytes, VocabularyLossGradient(kChunk), {x, w, {}}, {loss, dx, dw, {}}, false);
+    const Tensor teacher = speeds.tensor(dtype, kTargets, kHidden), words = speeds.tensor(dtype, kWords, kHidden);
+    speeds.time("vocabulary_loss_gradient, distilled", 9 * logits_bytes, VocabularyLossGradient(kChunk),
+                {x, w, {}, teacher, words, {}}, {loss, dx, dw, {}}, false);
     speeds.time("target_rows", 4.0 * double(kTargets * kHidden), TargetRows(), {all}, {x}, true);
     speeds.time("target_rows_gradient", 4.0 * double(kTargets * kHidden), TargetRowsGradient(false), {dx}, {all}, true);
     speeds.time("convert", 6.0 * double(kWords * kHidden), Convert(), {dw}, {w}, false);
