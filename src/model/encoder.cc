@@ -18,7 +18,7 @@ struct LayerSlots {
 class Encoder final : public Transformer {
  public:
   Encoder(const ModelConfig& config, Head head, const Tuning& tuning);
-  StepGraph build(const GraphOptions& options) const override;
+  Forward forward(GraphWriter& writer) const override;
 
  private:
   bool roberta() const { return config_.family == Family::kRoberta; }
@@ -91,7 +91,7 @@ void Encoder::add_masked_lm() {
 }
 
 ValueId Encoder::embeddings(GraphWriter& writer) const {
-  writer.graph().begin_segment("embeddings");
+  writer.begin_segment("embeddings");
   const ValueId y = writer.tokens("embeddings", config_.hidden_size);
   writer.graph().add_node(
       embedding({.hidden = config_.hidden_size,
@@ -110,7 +110,7 @@ ValueId Encoder::layer(GraphWriter& writer, int i, ValueId x) const {
   const LayerSlots& slots = layers_[size_t(i)];
   const std::string name = fmt::format("layer.{}", i);
   Graph& graph = writer.graph();
-  graph.begin_segment(name);
+  writer.begin_segment(name);
   graph.begin_part(Part::kAttention);
   const ValueId qkv = writer.linear(name + ".qkv", slots.qkv, Activation::kNone, x);
   const ValueId context = writer.attention(name, dropout_site(i, 0), qkv, /*causal=*/false);
@@ -135,22 +135,21 @@ ValueId Encoder::class_logits(GraphWriter& writer, ValueId x) const {
   return writer.linear("logits", classifier_, Activation::kNone, dropped);
 }
 
-StepGraph Encoder::build(const GraphOptions& options) const {
-  GraphWriter writer(*this, options);
+Forward Encoder::forward(GraphWriter& writer) const {
   ValueId x = embeddings(writer);
   for (int i = 0; i < layers(); ++i) x = layer(writer, i, x);
-  writer.graph().begin_segment("head");
-  if (options.purpose == Purpose::kEmbedding) return writer.embedding(x);
-  if (head_ == Head::kClassifier) return writer.classification(class_logits(writer, x));
+  writer.begin_segment("head");
+  if (writer.options().purpose == Purpose::kEmbedding) return {x};
+  if (head_ == Head::kClassifier) return {class_logits(writer, x)};
   SNUG_CHECK(head_ == Head::kMaskedLm);
   const Activation activation = roberta() ? Activation::kGelu : activation_of(config_.hidden_act);
   const ValueId transformed = writer.linear("transformed", transform_, activation, writer.target_rows(x));
-  return writer.language(writer.layer_norm("transformed.norm", transform_norm_, transformed), word_, vocabulary_bias_);
+  return {writer.layer_norm("transformed.norm", transform_norm_, transformed), word_, vocabulary_bias_};
 }
 
 }  // namespace
 
-std::unique_ptr<Model> make_encoder(const ModelConfig& config, Head head, const Tuning& tuning) {
+std::unique_ptr<Transformer> make_encoder(const ModelConfig& config, Head head, const Tuning& tuning) {
   return std::make_unique<Encoder>(config, head, tuning);
 }
 

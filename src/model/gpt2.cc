@@ -21,7 +21,7 @@ struct LayerSlots {
 class Gpt2 final : public Transformer {
  public:
   Gpt2(const ModelConfig& config, Head head, const Tuning& tuning);
-  StepGraph build(const GraphOptions& options) const override;
+  Forward forward(GraphWriter& writer) const override;
 
  private:
   ValueId embeddings(GraphWriter& writer) const;
@@ -71,7 +71,7 @@ Gpt2::Gpt2(const ModelConfig& config, Head head, const Tuning& tuning)
 }
 
 ValueId Gpt2::embeddings(GraphWriter& writer) const {
-  writer.graph().begin_segment("embeddings");
+  writer.begin_segment("embeddings");
   const ValueId y = writer.tokens("embeddings", config_.hidden_size);
   writer.graph().add_node(embedding({.hidden = config_.hidden_size,
                                      .norm = false,
@@ -86,7 +86,7 @@ Gpt2::Stream Gpt2::layer(GraphWriter& writer, int i, const Stream& stream) const
   const LayerSlots& slots = layers_[size_t(i)];
   const std::string name = fmt::format("layer.{}", i);
   Graph& graph = writer.graph();
-  graph.begin_segment(name);
+  writer.begin_segment(name);
   graph.begin_part(Part::kAttention);
   const ValueId qkv = writer.linear(name + ".qkv", slots.qkv, Activation::kNone, stream.y);
   const ValueId context = writer.attention(name, dropout_site(i, 0), qkv, /*causal=*/true);
@@ -103,20 +103,19 @@ Gpt2::Stream Gpt2::layer(GraphWriter& writer, int i, const Stream& stream) const
   return writer.residual_norm(name + ".next_norm", next, dropout_site(i, 2), out, middle_sum, /*sum_goes_on=*/!last);
 }
 
-StepGraph Gpt2::build(const GraphOptions& options) const {
-  GraphWriter writer(*this, options);
+Forward Gpt2::forward(GraphWriter& writer) const {
   const ValueId embedded = embeddings(writer);
   Stream stream{writer.layer_norm("first_norm", layers_[0].attention_norm, embedded), embedded};
   for (int i = 0; i < layers(); ++i) stream = layer(writer, i, stream);
-  writer.graph().begin_segment("head");
-  if (options.purpose == Purpose::kEmbedding) return writer.embedding(stream.y);
+  writer.begin_segment("head");
+  if (writer.options().purpose == Purpose::kEmbedding) return {stream.y};
   SNUG_CHECK(head_ == Head::kCausalLm);
-  return writer.language(writer.target_rows(stream.y), vocabulary_, /*bias=*/-1);
+  return {writer.target_rows(stream.y), vocabulary_};
 }
 
 }  // namespace
 
-std::unique_ptr<Model> make_gpt2(const ModelConfig& config, Head head, const Tuning& tuning) {
+std::unique_ptr<Transformer> make_gpt2(const ModelConfig& config, Head head, const Tuning& tuning) {
   return std::make_unique<Gpt2>(config, head, tuning);
 }
 

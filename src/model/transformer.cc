@@ -126,13 +126,35 @@ Activation activation_of(HiddenAct act) {
   return Activation::kGelu;
 }
 
-GraphWriter::GraphWriter(const Transformer& model, const GraphOptions& options)
-    : model_(model), options_(options), training_(options.purpose == Purpose::kTraining) {}
+StepGraph Transformer::build(const GraphOptions& options) const {
+  Graph graph;
+  GraphWriter writer(*this, options, graph);
+  return complete(writer);
+}
+
+StepGraph Transformer::complete(GraphWriter& writer) const {
+  const Forward end = forward(writer);
+  if (writer.options().purpose == Purpose::kEmbedding) return writer.embedding(end.x);
+  return head_ == Head::kClassifier ? writer.classification(end.x) : writer.language(end);
+}
+
+GraphWriter::GraphWriter(const Transformer& model, const GraphOptions& options, Graph& graph, Place place)
+    : model_(model),
+      options_(options),
+      training_(options.purpose == Purpose::kTraining),
+      graph_(graph),
+      place_(std::move(place)),
+      first_segment_(graph.segments().size()) {}
+
+ValueId GraphWriter::add_parameter(int slot, const TensorDesc& desc) {
+  const Parameter& p = model_.parameters()[size_t(slot)];
+  return graph_.add_parameter(place_.prefix + p.name, desc, place_.first_slot + slot, training_ && p.trained);
+}
 
 ValueId GraphWriter::parameter(int slot) {
   const Parameter& p = model_.parameters()[size_t(slot)];
   const auto [found, fresh] = parameters_.try_emplace({slot, DType::kF32}, kNoValue);
-  if (fresh) found->second = graph_.add_parameter(p.name, {.rows = p.rows, .cols = p.cols}, slot, training_ && p.trained);
+  if (fresh) found->second = add_parameter(slot, {.rows = p.rows, .cols = p.cols});
   return found->second;
 }
 
@@ -143,8 +165,7 @@ ValueId GraphWriter::factor(int slot) {
   if (stored != options_.compute) {
     const auto [found, fresh] = converted_.try_emplace({slot, graph_.segments().size()}, kNoValue);
     if (fresh) {
-      const TensorDesc as_stored{.dtype = stored, .rows = desc.rows, .cols = p.cols};
-      const ValueId exact = graph_.add_parameter(p.name, as_stored, slot, training_);
+      const ValueId exact = add_parameter(slot, {.dtype = stored, .rows = desc.rows, .cols = p.cols});
       found->second = graph_.add_copy(p.name + " (converted)", desc, exact);
       graph_.add_node(convert(), {exact}, {found->second});
     }
@@ -152,7 +173,7 @@ ValueId GraphWriter::factor(int slot) {
   }
   if (options_.compute == DType::kF32) return parameter(slot);
   const auto [found, fresh] = parameters_.try_emplace({slot, options_.compute}, kNoValue);
-  if (fresh) found->second = graph_.add_parameter(p.name, desc, slot, training_ && p.trained);
+  if (fresh) found->second = add_parameter(slot, desc);
   return found->second;
 }
 
@@ -265,11 +286,18 @@ StepGraph GraphWriter::classification(ValueId logits) {
     gradient = value("d(logits)", Rows::kSequences, classes);
     graph_.seed_gradient(logits, gradient);
   }
-  graph_.add_node(cross_entropy({.classes = classes}), {logits}, {loss, gradient});
+  CrossEntropySpec spec{.classes = classes};
+  std::vector<ValueId> inputs = {logits};
+  if (teaching_) {
+    spec.distillation = teaching_->distillation;
+    inputs.push_back(teaching_->x);
+  }
+  graph_.add_node(cross_entropy(spec), std::move(inputs), {loss, gradient});
   return finish(loss, logits);
 }
 
-StepGraph GraphWriter::language(ValueId x, int weight, int bias) {
+StepGraph GraphWriter::language(const Forward& forward) {
+  const auto [x, weight, bias] = forward;
   const int64_t vocabulary = config().vocab_size;
   if (options_.purpose == Purpose::kLogits || options_.purpose == Purpose::kGeneration) {
     const ValueId logits = linear("logits", {.weight = weight, .bias = bias}, Activation::kNone, x);
@@ -286,15 +314,22 @@ StepGraph GraphWriter::language(ValueId x, int weight, int bias) {
     return finish(kNoValue, next);
   }
   const ValueId loss = graph_.add_scalar("loss", DType::kF64);
-  graph_.add_node(vocabulary_loss({.chunk = options_.head_chunk, .vocabulary = vocabulary, .with_gradient = training_}),
-                  {x, factor(weight), bias < 0 ? kNoValue : factor(bias)}, {loss});
+  VocabularyLossSpec spec{.chunk = options_.head_chunk, .vocabulary = vocabulary, .with_gradient = training_};
+  std::vector<ValueId> inputs = {x, factor(weight), bias < 0 ? kNoValue : factor(bias)};
+  if (teaching_) {
+    spec.distillation = teaching_->distillation;
+    inputs.insert(inputs.end(), {teaching_->x, teaching_->weight, teaching_->bias});
+  }
+  graph_.add_node(vocabulary_loss(spec), std::move(inputs), {loss});
   return finish(loss, kNoValue);
 }
 
 StepGraph GraphWriter::finish(ValueId loss, ValueId result) {
   if (result != kNoValue) graph_.keep(result);
   if (training_) {
-    append_backward(graph_, options_.recompute);
+    Recomputation recompute(first_segment_);
+    recompute.insert(recompute.end(), options_.recompute.begin(), options_.recompute.end());
+    append_backward(graph_, recompute);
     fuse_bias_gradients(graph_);
     fuse_activation_gradients(graph_);
     if (options_.gradients_outside) move_gradients_outside(graph_);
@@ -302,12 +337,16 @@ StepGraph GraphWriter::finish(ValueId loss, ValueId result) {
   return {std::move(graph_), loss, result};
 }
 
-std::unique_ptr<Model> make_model(const ModelConfig& config, Head head, const Tuning& asked) {
+std::unique_ptr<Transformer> make_transformer(const ModelConfig& config, Head head, const Tuning& asked) {
   Tuning tuning = asked;
   if (tuning.lora.targets.empty()) {  // PEFT's choice
     tuning.lora.targets = config.family == Family::kGpt2 ? std::vector<std::string>{"c_attn"} : std::vector<std::string>{"query", "value"};
   }
   return config.family == Family::kGpt2 ? make_gpt2(config, head, tuning) : make_encoder(config, head, tuning);
+}
+
+std::unique_ptr<Model> make_model(const ModelConfig& config, Head head, const Tuning& tuning) {
+  return make_transformer(config, head, tuning);
 }
 
 }  // namespace snug

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "graph/graph.h"
 #include "model/model.h"
+#include "ops/distillation.h"
 #include "ops/linear.h"
 
 namespace snug {
@@ -27,9 +29,22 @@ struct NormSlots {
   int gamma = -1, beta = -1;
 };
 
+// Where a forward pass ends.
+struct Forward {
+  ValueId x = kNoValue;  // a classifier's logits; the rows that meet a language model's vocabulary; or all tokens
+  int weight = -1, bias = -1;  // slots of the vocabulary's head; bias -1: none
+};
+
+class GraphWriter;
+
 class Transformer : public Model {
  public:
   Transformer(const ModelConfig& config, Head head, const Tuning& tuning, WeightNames names);
+  StepGraph build(const GraphOptions& options) const override;
+  // The layers and what comes before the loss.
+  virtual Forward forward(GraphWriter& writer) const = 0;
+  // The loss, or whatever else the graph is for, behind the forward pass.
+  StepGraph complete(GraphWriter& writer) const;
   int layers() const override { return int(config_.num_hidden_layers); }
   int64_t max_length() const override { return config_.max_length(); }
   int64_t largest_product_side() const override;
@@ -83,24 +98,37 @@ constexpr uint32_t adapter_site(int slot) { return (1u << 20) + uint32_t(slot); 
 
 Activation activation_of(HiddenAct act);
 
-// Writes one step graph.
+// What a student learns from: the end of its teacher's forward pass in the same graph.
+struct Teaching {
+  Distillation distillation;
+  ValueId x = kNoValue;                              // as in Forward
+  ValueId weight = kNoValue, bias = kNoValue;  // of the vocabulary's head
+};
+
+// Writes a model into a step graph.
 class GraphWriter {
  public:
-  GraphWriter(const Transformer& model, const GraphOptions& options);
+  // Where the model's parameters begin in the table that the graph is for, and what its names begin with.
+  struct Place {
+    int first_slot = 0;
+    std::string prefix;
+  };
+  GraphWriter(const Transformer& model, const GraphOptions& options, Graph& graph, Place place = {0, ""});
 
   Graph& graph() { return graph_; }
   bool training() const { return training_; }
   const ModelConfig& config() const { return model_.config(); }
   const GraphOptions& options() const { return options_; }
 
+  void begin_segment(const std::string& name) { graph_.begin_segment(place_.prefix + name); }
   ValueId value(const std::string& name, Rows rows, int64_t cols) {
-    return graph_.add_value(name, {.dtype = options_.compute, .rows_are = rows, .cols = cols});
+    return graph_.add_value(place_.prefix + name, {.dtype = options_.compute, .rows_are = rows, .cols = cols});
   }
   ValueId tokens(const std::string& name, int64_t cols) { return value(name, Rows::kTokens, cols); }
   // Kept for backward alone.
   ValueId saved(const std::string& name, Rows rows, int64_t cols) { return training_ ? value(name, rows, cols) : kNoValue; }
   ValueId statistics(const std::string& name, Rows rows, int64_t cols) {
-    return training_ ? graph_.add_value(name, {.rows_are = rows, .cols = cols}) : kNoValue;
+    return training_ ? graph_.add_value(place_.prefix + name, {.rows_are = rows, .cols = cols}) : kNoValue;
   }
   ValueId parameter(int slot);  // in fp32
   ValueId factor(int slot);     // in the type of products
@@ -122,28 +150,34 @@ class GraphWriter {
   ValueId dropout(const std::string& name, double rate, uint32_t site, ValueId x);
   ValueId target_rows(ValueId x);
 
+  // The loss will be that of ops/distillation.h.
+  void learn_from(const Teaching& teaching) { teaching_ = teaching; }
+
   // The ends of a graph.
   StepGraph embedding(ValueId x);
   StepGraph classification(ValueId logits);
-  // The head over the vocabulary: the loss, logits, or in generation the next tokens. x has a row for each target;
-  // `weight` is usually the word table; `bias` -1: none.
-  StepGraph language(ValueId x, int weight, int bias);
+  // The head over the vocabulary: the loss, logits, or in generation the next tokens.
+  StepGraph language(const Forward& forward);
 
  private:
+  ValueId add_parameter(int slot, const TensorDesc& desc);
+  ValueId adapter_input(const AdapterSlots& slots, ValueId x);
   StepGraph finish(ValueId loss, ValueId result);
 
   const Transformer& model_;
   const GraphOptions& options_;
   bool training_;
-  Graph graph_;
-  ValueId adapter_input(const AdapterSlots& slots, ValueId x);
-
+  Graph& graph_;
+  Place place_;
+  size_t first_segment_;
+  std::optional<Teaching> teaching_;
   std::map<std::pair<int, DType>, ValueId> parameters_;
   std::map<std::pair<int, size_t>, ValueId> converted_;  // by slot and segment
 };
 
 // The families.
-std::unique_ptr<Model> make_encoder(const ModelConfig& config, Head head, const Tuning& tuning);  // BERT, RoBERTa
-std::unique_ptr<Model> make_gpt2(const ModelConfig& config, Head head, const Tuning& tuning);
+std::unique_ptr<Transformer> make_encoder(const ModelConfig& config, Head head, const Tuning& tuning);  // BERT, RoBERTa
+std::unique_ptr<Transformer> make_gpt2(const ModelConfig& config, Head head, const Tuning& tuning);
+std::unique_ptr<Transformer> make_transformer(const ModelConfig& config, Head head, const Tuning& tuning);
 
 }  // namespace snug

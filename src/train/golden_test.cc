@@ -9,6 +9,7 @@
 #include "core/json.h"
 #include "data/batch_builder.h"
 #include "model/config.h"
+#include "model/distilled.h"
 #include "model/model.h"
 #include "model/safetensors.h"
 #include "model/weight_files.h"
@@ -54,12 +55,18 @@ uint64_t count_targets(const Json& rows) {
   return count;
 }
 
-class Golden : public testing::TestWithParam<Case> {
+ModelConfig config_in(const std::filesystem::path& folder) {
+  return parse_config(read_small_file(folder / "config.json"), "config.json");
+}
+
+class GoldenSteps : public testing::TestWithParam<Case> {
  protected:
-  Golden()
-      : folder_(std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden" / GetParam().model),
-        steps_(parse_json(read_small_file(folder_ / "steps.json"), "steps.json")),
-        model_(make_model(parse_config(read_small_file(folder_ / "config.json"), "config.json"), GetParam().head)) {}
+  GoldenSteps()
+      : all_(std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden"),
+        folder_(all_ / GetParam().model),
+        steps_(parse_json(read_small_file(folder_ / "steps.json"), "steps.json")) {}
+
+  virtual void load(Engine& engine) const = 0;
 
   bool is_language() const { return GetParam().head != Head::kClassifier; }
 
@@ -77,7 +84,7 @@ class Golden : public testing::TestWithParam<Case> {
                              .head_chunk = GetParam().head_chunk};
     plan = make_plan(request);
     auto engine = std::make_unique<CpuEngine>(*model_, plan, /*seed=*/1);
-    load_weights(WeightFolder(folder_), *model_, [&](size_t i) { return engine->weight(i); }, {});
+    load(*engine);
     engine->weights_changed();
     return engine;
   }
@@ -98,9 +105,47 @@ class Golden : public testing::TestWithParam<Case> {
     return engine.finish();
   }
 
-  std::filesystem::path folder_;
+  void expect_ten_losses() const {
+    Plan plan;
+    const auto engine = make_engine(Purpose::kTraining, plan);
+    for (size_t step = 0; step < steps_["batches"].size(); ++step) {
+      accumulate(*engine, steps_["batches"][step]);
+      const StepResult result = update(*engine, int64_t(step) + 1);
+      EXPECT_NEAR(result.loss, steps_["losses"][step].get<double>(), 1e-5 * result.loss) << "step " << step;
+      EXPECT_NEAR(result.gradient_norm, steps_["gradient_norms"][step].get<double>(), 1e-4 * result.gradient_norm)
+          << "step " << step;
+    }
+  }
+
+  std::filesystem::path all_, folder_;
   Json steps_;
   std::unique_ptr<Model> model_;
+};
+
+class Golden : public GoldenSteps {
+ protected:
+  Golden() { model_ = make_model(config_in(folder_), GetParam().head); }
+
+  void load(Engine& engine) const override {
+    load_weights(WeightFolder(folder_), *model_, [&](size_t i) { return engine.weight(i); }, {});
+  }
+};
+
+// A student of one folder and a teacher of another.
+class DistilledGolden : public GoldenSteps {
+ protected:
+  DistilledGolden() : student_(all_ / steps_["student"].get<std::string>()), teacher_(all_ / steps_["teacher"].get<std::string>()) {
+    model_ = make_distilled({config_in(student_), config_in(teacher_)}, GetParam().head, {steps_["temperature"], steps_["alpha"]});
+  }
+
+  const Distilled& distilled() const { return static_cast<const Distilled&>(*model_); }
+  void load(Engine& engine) const override {
+    const auto memory = [&](size_t i) { return engine.weight(i); };
+    load_weights(WeightFolder(student_), distilled().student(), memory, {});
+    load_weights(WeightFolder(teacher_), distilled().teacher(), [&](size_t i) { return memory(distilled().first_of_teacher() + i); }, {});
+  }
+
+  std::filesystem::path student_, teacher_;
 };
 
 double norm_of(std::span<const float> values) {
@@ -163,17 +208,43 @@ TEST_P(Golden, EveryGradient) {
   EXPECT_EQ(compared + 1, expected.tensors().size()) << "every tensor of the file is compared";
 }
 
-TEST_P(Golden, TenLossesOfAdamW) {
+TEST_P(Golden, TenLossesOfAdamW) { expect_ten_losses(); }
+
+TEST_P(DistilledGolden, EveryGradient) {
   Plan plan;
   const auto engine = make_engine(Purpose::kTraining, plan);
-  for (size_t step = 0; step < steps_["batches"].size(); ++step) {
-    accumulate(*engine, steps_["batches"][step]);
-    const StepResult result = update(*engine, int64_t(step) + 1);
-    EXPECT_NEAR(result.loss, steps_["losses"][step].get<double>(), 1e-5 * result.loss) << "step " << step;
-    EXPECT_NEAR(result.gradient_norm, steps_["gradient_norms"][step].get<double>(), 1e-4 * result.gradient_norm)
-        << "step " << step;
+  accumulate(*engine, steps_["batches"][0]);
+  const Json& expected = steps_["gradients"];
+  const double total = steps_["gradient_norms"][0];
+  size_t compared = 0;
+  for (size_t i = 0; i < distilled().first_of_teacher(); ++i) {
+    const Parameter& parameter = model_->parameters()[i];
+    std::vector<float> gradient(size_t(parameter.size()));
+    engine->gradient(i).read(0, std::as_writable_bytes(std::span(gradient)));
+    std::span<const float> ours = gradient;
+    for (const ParameterPart& part : parameter.parts) {
+      const auto got = ours.first(size_t(part.rows * (parameter.is_vector ? 1 : parameter.cols)));
+      ours = ours.subspan(got.size());
+      const double norm = expected.at(part.name)[0], tolerance = 1e-5 * norm + 1e-7 * total;  // as above
+      double sum = 0;
+      for (size_t n = 0; n < got.size(); ++n) sum += double(got[n]) * std::cos(double(n));
+      EXPECT_NEAR(norm_of(got), norm, tolerance) << part.name;
+      EXPECT_NEAR(sum, expected.at(part.name)[1].get<double>(), tolerance * std::sqrt(double(got.size()))) << part.name;
+      ++compared;
+    }
   }
+  EXPECT_EQ(compared, expected.size());
 }
+
+TEST_P(DistilledGolden, TenLossesOfAdamW) { expect_ten_losses(); }
+
+INSTANTIATE_TEST_SUITE_P(Plans, DistilledGolden,
+                         testing::Values(Case{"distilled-bert-tiny", Head::kClassifier, 106, 0},
+                                         Case{"distilled-bert-tiny", Head::kClassifier, 57, 2},
+                                         Case{"distilled-bert-mlm-tiny", Head::kMaskedLm, 106, 0, 106},
+                                         Case{"distilled-bert-mlm-tiny", Head::kMaskedLm, 57, 3, 5},
+                                         Case{"distilled-gpt2-tiny", Head::kCausalLm, 106, 0, 106},
+                                         Case{"distilled-gpt2-tiny", Head::kCausalLm, 57, 3, 7}));
 
 INSTANTIATE_TEST_SUITE_P(Plans, Golden,
                          testing::Values(Case{"bert-tiny", Head::kClassifier, 106, {}}, Case{"bert-tiny", Head::kClassifier, 40, {}},

@@ -1,6 +1,7 @@
 """Makes the folders beside it: tiny models with random weights, and what PyTorch and transformers say about them in fp64:
 logits, the gradient of every parameter for the first batch, the losses of ten AdamW steps without dropout, and for GPT-2
-200 tokens written greedily.
+200 tokens written greedily. Folders named distilled-* hold students of these models that learn from other ones: the
+losses of ten steps, and of each parameter's first gradient the norm and a weighted sum.
 
     python3 tests/golden/make_golden.py [name ...]      (needs torch 2.13 and transformers 5; snug's tests do not)
 """
@@ -11,6 +12,7 @@ import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
+import torch.nn.functional as F
 from safetensors.torch import save_file
 from transformers import (BertConfig, BertForMaskedLM, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel,
                           RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification)
@@ -36,6 +38,14 @@ MODELS = {
                   lambda: GPT2Config(vocab_size=VOCAB, n_embd=36, n_layer=3, n_head=4, n_inner=68, n_positions=256,
                                      embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0, initializer_range=0.15,
                                      bos_token_id=VOCAB - 1, eos_token_id=VOCAB - 1, attn_implementation="eager"), "next"),
+}
+
+
+# name: (student, teacher, temperature, the teacher's share of the loss)
+DISTILLED = {
+    "distilled-bert-tiny": ("bert-tiny", "roberta-tiny", 2.0, 0.5),
+    "distilled-bert-mlm-tiny": ("bert-mlm-tiny", "roberta-mlm-tiny", 4.0, 0.75),
+    "distilled-gpt2-tiny": ("gpt2-tiny", "gpt2-tiny", 2.0, 0.5),
 }
 
 
@@ -102,6 +112,13 @@ def make(name):
     expected.update({"gradient." + k: p.grad.clone() for k, p in model.named_parameters()})
     save_file({k: v.float().contiguous() for k, v in expected.items()}, os.path.join(out, "expected.safetensors"))
 
+    steps = train(model, batches, lambda rows: loss_and_logits(model, rows, kind)[0])
+    with open(os.path.join(out, "steps.json"), "w") as f:
+        json.dump(dict(steps, batches=batches, **extra), f)
+    print(name, steps["losses"])
+
+
+def train(model, batches, loss_of):
     is_plain = lambda k: k.endswith("bias") or "LayerNorm" in k or "layer_norm" in k or ".ln_" in k
     plain = [p for k, p in model.named_parameters() if is_plain(k)]
     decayed = [p for k, p in model.named_parameters() if not is_plain(k)]
@@ -110,17 +127,40 @@ def make(name):
     losses, norms = [], []
     for rows in batches:
         optimizer.zero_grad()
-        loss, _ = loss_and_logits(model, rows, kind)
+        loss = loss_of(rows)
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
         optimizer.step()
         losses.append(loss.item())
-    with open(os.path.join(out, "steps.json"), "w") as f:
-        json.dump(dict(learning_rate=ADAM["lr"], beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=WEIGHT_DECAY,
-                       max_grad_norm=CLIP, losses=losses, gradient_norms=norms, batches=batches, **extra), f)
-    print(name, losses)
+    return dict(learning_rate=ADAM["lr"], beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=WEIGHT_DECAY,
+                max_grad_norm=CLIP, losses=losses, gradient_norms=norms)
+
+
+def make_distilled(name):
+    student_name, teacher_name, temperature, alpha = DISTILLED[name]
+    load = lambda model: MODELS[model][0].from_pretrained(os.path.join(HERE, model), attn_implementation="eager").eval().double()
+    student, teacher, kind = load(student_name), load(teacher_name), MODELS[student_name][2]
+    random.seed(2)
+    batches = [[make_row(n, kind, types=False) for n in LENGTHS] for _ in range(STEPS)]
+
+    def loss_of(rows):
+        loss, logits = loss_and_logits(student, rows, kind)
+        with torch.no_grad():
+            _, taught = loss_and_logits(teacher, rows, kind)
+        divergence = F.kl_div(F.log_softmax(logits / temperature, -1), F.softmax(taught / temperature, -1), reduction="batchmean")
+        return (1 - alpha) * loss + alpha * temperature ** 2 * divergence
+
+    loss_of(batches[0]).backward()
+    weighted_sum = lambda g: (g.flatten() * torch.cos(torch.arange(g.numel(), dtype=g.dtype))).sum().item()
+    gradients = {k: [p.grad.norm().item(), weighted_sum(p.grad)] for k, p in student.named_parameters()}
+    steps = train(student, batches, loss_of)
+    os.makedirs(os.path.join(HERE, name), exist_ok=True)
+    with open(os.path.join(HERE, name, "steps.json"), "w") as f:
+        json.dump(dict(steps, student=student_name, teacher=teacher_name, temperature=temperature, alpha=alpha,
+                       gradients=gradients, batches=batches), f)
+    print(name, steps["losses"])
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or MODELS:
-        make(name)
+    for name in sys.argv[1:] or [*MODELS, *DISTILLED]:
+        make_distilled(name) if name in DISTILLED else make(name)
