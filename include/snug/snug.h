@@ -37,6 +37,10 @@ struct TrainOptions : CommonOptions {
   double validation_split_percentage = 5;   // of the blocks, the last ones, where no validation file is given
   double mlm_probability = 0.15;
   bool whole_word_mask = false;  // mlm: all tokens of a word, or none
+  // Distillation.
+  std::string teacher;  // a model folder to learn from beside the labels; empty: none
+  std::optional<double> distill_temperature;  // of both softmaxes, where there is a teacher; empty: 2
+  std::optional<double> distill_alpha;        // the teacher's share of the loss, 0 to 1; empty: 0.5
   std::string train, validation, output_dir;
   int64_t batch_size = 8;  // examples per step, however many micro-batches that takes
   double learning_rate = 5e-5, weight_decay = 0, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;

@@ -76,6 +76,13 @@ void add_batch_flags(CLI::App& command, TrainingFlags& flags) {
   command.add_flag("--calibrate", o.calibrate, "time a small model of this width first (once; kept in --cache-dir), to predict speed");
 }
 
+void add_distillation_flags(CLI::App& command, TrainOptions& o) {
+  command.add_option(spellings("--teacher,--teacher-name-or-path"), o.teacher,
+                     "a trained model with the same tokenizer, to learn from beside the labels");
+  command.add_option(spellings("--distill-temperature"), o.distill_temperature, "with --teacher: softens both models' probabilities [2]");
+  command.add_option(spellings("--distill-alpha"), o.distill_alpha, "with --teacher: its share of the loss, 0 to 1 [0.5]");
+}
+
 void add_optimizer_flags(CLI::App& command, TrainOptions& o) {
   command.add_option("--optim", o.optim, "adamw, adamw_8bit, adamw_bf16 (weights too), adafactor, sgd")->capture_default_str();
   command.add_option(spellings("--learning-rate"), o.learning_rate, "peak learning rate")->capture_default_str();
@@ -127,6 +134,7 @@ void add_all(CLI::App& command, TrainingFlags& flags) {
   add_data_flags(command, flags);
   add_memory_flags(command, flags.options);
   add_batch_flags(command, flags);
+  add_distillation_flags(command, flags.options);
   add_optimizer_flags(command, flags.options);
   add_evaluation_flags(command, flags.options);
   add_accepted_flags(command, flags);

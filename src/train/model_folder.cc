@@ -10,10 +10,10 @@
 
 namespace snug {
 
-ModelFolder open_model_folder(const std::filesystem::path& path) {
+ModelFolder open_model_folder(const std::filesystem::path& path, std::string_view flag) {
   if (!std::filesystem::is_directory(path)) {
     throw Error(ErrorKind::kInput, fmt::format("{}: no such folder", path.string()),
-                "--model takes a Hugging Face model folder: config.json, model.safetensors and tokenizer files");
+                fmt::format("{} takes a Hugging Face model folder: config.json, model.safetensors and tokenizer files", flag));
   }
   ModelFolder folder;
   folder.path = path;

@@ -24,7 +24,8 @@ struct ModelFolder {
   int32_t end_of_text() const;
 };
 
-ModelFolder open_model_folder(const std::filesystem::path& path);
+// `flag` named it, for messages.
+ModelFolder open_model_folder(const std::filesystem::path& path, std::string_view flag = "--model");
 
 // Writes configuration and tokenizer. Beside the weights (save_weights) they make a folder that `from_pretrained` and snug
 // load. Takes memory of the order of the vocabulary's file: not for the middle of a run.

@@ -58,6 +58,13 @@ void check_options(const TrainOptions& o) {
     fail(ErrorKind::kUsage, "--warmup-ratio is {}, expected between 0 and 1", o.warmup_ratio);
   }
   if (o.dropout) below_one("--dropout", *o.dropout);
+  if (o.teacher.empty() && (o.distill_temperature || o.distill_alpha)) {
+    fail(ErrorKind::kUsage, "--distill-temperature and --distill-alpha need --teacher DIR");
+  }
+  if (o.distill_temperature) positive("--distill-temperature", *o.distill_temperature);
+  if (o.distill_alpha && !(*o.distill_alpha >= 0 && *o.distill_alpha <= 1)) {
+    fail(ErrorKind::kUsage, "--distill-alpha is {}, expected between 0 and 1", *o.distill_alpha);
+  }
   not_negative("--block-size", double(o.block_size));
   below_one("--mlm-probability", o.mlm_probability);
   if (!(o.validation_split_percentage >= 0 && o.validation_split_percentage < 100)) {
@@ -113,10 +120,12 @@ void warn_of_same_contents(const TrainingJob& job) {
 void open_labelled_data(TrainingJob& job) {
   const TrainOptions& o = job.options;
   DatasetOptions data = labelled_dataset_options(o, job.folder);
-  const LabelSet trained = o.ignore_mismatched_sizes ? LabelSet{} : job.folder.trained_labels();
+  LabelSet trained = o.ignore_mismatched_sizes ? LabelSet{} : job.folder.trained_labels();
+  if (job.teacher && trained.names.empty()) trained = job.teacher->labels;
   if (!trained.names.empty()) data.known_labels = &trained;
   job.train = std::make_unique<Dataset>(Dataset::open(o.train, *job.folder.tokenizer, data));
   job.folder.config.labels = job.train->labels().names;
+  if (job.teacher) check_labels(*job.teacher, job.folder.config.labels);
   if (o.validation.empty()) return;
   data.known_labels = &job.train->labels();
   job.validation = std::make_unique<Dataset>(Dataset::open(o.validation, *job.folder.tokenizer, data));
@@ -161,6 +170,33 @@ ModelConfig with_dropout(const TrainOptions& options, ModelConfig config) {
 Tuning tuning_of(const TrainOptions& o) {
   return {.freeze = o.freeze,
           .lora = {.rank = o.lora_rank, .alpha = o.lora_alpha, .dropout = o.lora_dropout, .targets = o.lora_target_modules}};
+}
+
+Distillation distillation_of(const TrainOptions& options) {
+  Distillation distillation;
+  if (options.distill_temperature) distillation.temperature = float(*options.distill_temperature);
+  if (options.distill_alpha) distillation.alpha = float(*options.distill_alpha);
+  return distillation;
+}
+
+void build_model(TrainingJob& job) {
+  const ModelConfig config = with_dropout(job.options, job.folder.config);
+  const Head head = head_of(job.task);
+  if (!job.teacher) {
+    job.model = make_model(config, head, tuning_of(job.options));
+    return;
+  }
+  auto distilled = make_distilled({config, job.teacher->config, tuning_of(job.options)}, head, distillation_of(job.options));
+  job.distilled = distilled.get();
+  job.model = std::move(distilled);
+}
+
+void check_length(const TrainingJob& job) {
+  const int64_t longest = std::max<int64_t>(job.train->longest(), job.validation ? job.validation->longest() : 0);
+  if (longest <= job.model->max_length()) return;
+  throw Error(ErrorKind::kUsage,
+              fmt::format("{} has {} positions, but texts have up to {} tokens", job.options.teacher, job.model->max_length(), longest),
+              fmt::format("{} {} makes them fit", job.task == Task::kClm ? "--block-size" : "--max-length", job.model->max_length()));
 }
 
 void set_schedule(TrainingJob& job) {
@@ -362,21 +398,23 @@ TrainingJob prepare_training(const TrainOptions& options, const std::optional<Pr
   }
   job.task = task_of(options, job.folder.config);
   job.platform->warm_up();
+  if (!options.teacher.empty()) job.teacher = open_teacher(options.teacher, job.folder, job.task);
   // A classifier's size follows from the data; what a family cannot learn at all is said before it is read.
   const auto build = [&] { job.model = build_model(job, options); };
   if (is_language(job.task)) {
-    build();
+    build_model(job);
     open_text(job);
   } else {
     open_labelled_data(job);
-    build();
+    build_model(job);
   }
+  check_length(job);
   check_choosing(job);
   set_schedule(job);
   job.load = {.seed = options.seed,
               .initializer_range = job.folder.config.initializer_range,
               .ignore_mismatched_sizes = options.ignore_mismatched_sizes};
-  check_weights(WeightFolder(options.model), *job.model, job.load);
+  check_weights(WeightFolder(options.model), job.student(), job.load);
   plan_job(job, preferred);
   return job;
 }

@@ -7,12 +7,14 @@
 
 #include "data/batches.h"
 #include "data/dataset.h"
+#include "model/distilled.h"
 #include "optim/schedule.h"
 #include "plan/planner.h"
 #include "snug/snug.h"
 #include "train/model_folder.h"
 #include "train/platform.h"
 #include "train/task.h"
+#include "train/teacher.h"
 
 namespace snug {
 
@@ -23,13 +25,18 @@ struct TrainingJob {
   std::unique_ptr<Dataset> train, validation;
   Task task = Task::kClassify;
   std::shared_ptr<const MaskTable> masks;  // of masked language modelling
-  std::unique_ptr<Model> model;
+  std::optional<Teacher> teacher;
+  std::unique_ptr<Model> model;  // with a teacher, both
+  const Distilled* distilled = nullptr;  // the model, where there is a teacher
   LoadOptions load;
   Schedule schedule;
   uint64_t steps_per_epoch = 0, total_steps = 0;
   uint64_t eval_every = 0, save_every = 0;  // steps; 0: never
   Plan plan;
   PlanSummary summary;
+
+  // What is loaded from --model and written.
+  const Model& student() const { return distilled != nullptr ? distilled->student() : *model; }
 
   BatchOptions train_batches(uint64_t first_step) const;
   BatchOptions validation_batches() const;  // one pass after another, without end
