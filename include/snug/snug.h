@@ -133,6 +133,8 @@ struct TrainSummary {
   uint64_t measured_peak_bytes = 0, measured_arena_bytes = 0;
   std::map<std::string, double> eval;  // of the model that was saved; empty without validation data
   bool stopped_early = false;
+  std::string teacher;  // empty: none
+  double distill_temperature = 0, distill_alpha = 0;  // where there is a teacher
 
   std::string to_json() const;
 };

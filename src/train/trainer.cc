@@ -151,9 +151,13 @@ std::vector<CheckpointTensor> Trainer::checkpoint_tensors() const {
 }
 
 void Trainer::load() {
-  const bool some_frozen = !std::ranges::all_of(job_.model->parameters(), &Parameter::trained);
+  if (job_.distilled != nullptr) {
+    load_weights(WeightFolder(job_.options.teacher), job_.distilled->teacher(),
+                 [this](size_t i) { return engine_->weight(job_.distilled->first_of_teacher() + i); }, {});
+  }
+  const bool some_frozen = !std::ranges::all_of(job_.student().parameters(), &Parameter::trained);
   if (!resume_ || some_frozen) {  // a checkpoint holds what is trained
-    const LoadReport report = load_weights(WeightFolder(job_.options.model), *job_.model, weight_memory(), job_.load);
+    const LoadReport report = load_weights(WeightFolder(job_.options.model), job_.student(), weight_memory(), job_.load);
     if (!report.made_new.empty()) {
       say(fmt::format("not in the model's files, so made new: {} (seed {})", fmt::join(report.made_new, ", "),
                       job_.options.seed));
@@ -195,6 +199,7 @@ Json Trainer::fingerprint() const {
           {"masking", {o.mlm_probability, o.whole_word_mask}},
           {"freeze", o.freeze},
           {"lora", {o.lora_rank, o.lora_alpha, o.lora_dropout, o.lora_target_modules}},
+          {"distillation", job_.teacher ? Json{job_.teacher->fingerprint, job_.distillation.temperature, job_.distillation.alpha} : Json()},
           {"labels", job_.folder.config.labels}};
 }
 
@@ -348,15 +353,15 @@ void Trainer::save_weights_to(const fs::path& folder) {
     return write_file_atomically(folder / kAdapterConfig, describe_adapter(model, fs::absolute(job_.options.model)));
   }
   const WeightFolder originals(job_.options.model);
-  save_weights(folder, *job_.model, weight_memory(), &originals);
+  save_weights(folder, job_.student(), weight_memory(), &originals);
 }
 
 void Trainer::save_final_weights() {
   if (job_.options.load_best_model_at_end && fs::exists(best_folder())) {
-    if (job_.model->tuning().lora.rank > 0) {
-      load_adapter(best_folder(), *job_.model, weight_memory());
+    if (student().tuning().lora.rank > 0) {
+      load_adapter(best_folder(), student(), weight_memory());
     } else {
-      load_weights(WeightFolder(best_folder()), *job_.model, weight_memory(), job_.load);
+      load_weights(WeightFolder(best_folder()), student(), weight_memory(), job_.load);
     }
   }
   save_weights_to(output());
@@ -424,6 +429,9 @@ TrainSummary Trainer::summary() const {
   summary.measured_arena_bytes = engine_->arena_bytes();
   summary.eval = last_eval_;
   summary.stopped_early = stopped_early_;
+  summary.teacher = job_.options.teacher;
+  summary.distill_temperature = job_.distillation.temperature;
+  summary.distill_alpha = job_.distillation.alpha;
   return summary;
 }
 
@@ -503,6 +511,11 @@ std::string TrainSummary::to_json() const {
                       {"measured_peak_bytes", measured_peak_bytes},
                       {"predicted_arena_bytes", plan.arena_bytes},
                       {"measured_arena_bytes", measured_arena_bytes}};
+  if (!teacher.empty()) {
+    json["teacher"] = teacher;
+    json["distill_temperature"] = distill_temperature;
+    json["distill_alpha"] = distill_alpha;
+  }
   for (const auto& [name, value] : eval) json["eval_" + name] = value;
   json["plan"] = OrderedJson::parse(plan.to_json());
   return json.dump(2);

@@ -172,13 +172,6 @@ Tuning tuning_of(const TrainOptions& o) {
           .lora = {.rank = o.lora_rank, .alpha = o.lora_alpha, .dropout = o.lora_dropout, .targets = o.lora_target_modules}};
 }
 
-Distillation distillation_of(const TrainOptions& options) {
-  Distillation distillation;
-  if (options.distill_temperature) distillation.temperature = float(*options.distill_temperature);
-  if (options.distill_alpha) distillation.alpha = float(*options.distill_alpha);
-  return distillation;
-}
-
 void build_model(TrainingJob& job) {
   const ModelConfig config = with_dropout(job.options, job.folder.config);
   const Head head = head_of(job.task);
@@ -186,7 +179,7 @@ void build_model(TrainingJob& job) {
     job.model = make_model(config, head, tuning_of(job.options));
     return;
   }
-  auto distilled = make_distilled({config, job.teacher->config, tuning_of(job.options)}, head, distillation_of(job.options));
+  auto distilled = make_distilled({config, job.teacher->config, tuning_of(job.options)}, head, job.distillation);
   job.distilled = distilled.get();
   job.model = std::move(distilled);
 }
@@ -398,7 +391,11 @@ TrainingJob prepare_training(const TrainOptions& options, const std::optional<Pr
   }
   job.task = task_of(options, job.folder.config);
   job.platform->warm_up();
-  if (!options.teacher.empty()) job.teacher = open_teacher(options.teacher, job.folder, job.task);
+  if (!options.teacher.empty()) {
+    job.teacher = open_teacher(options.teacher, job.folder, job.task);
+    job.distillation.temperature = float(options.distill_temperature.value_or(job.distillation.temperature));
+    job.distillation.alpha = float(options.distill_alpha.value_or(job.distillation.alpha));
+  }
   // A classifier's size follows from the data; what a family cannot learn at all is said before it is read.
   const auto build = [&] { job.model = build_model(job, options); };
   if (is_language(job.task)) {

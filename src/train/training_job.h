@@ -26,6 +26,7 @@ struct TrainingJob {
   Task task = Task::kClassify;
   std::shared_ptr<const MaskTable> masks;  // of masked language modelling
   std::optional<Teacher> teacher;
+  Distillation distillation;  // where there is one
   std::unique_ptr<Model> model;  // with a teacher, both
   const Distilled* distilled = nullptr;  // the model, where there is a teacher
   LoadOptions load;
