@@ -4,7 +4,7 @@ import os
 import shutil
 import unittest
 
-from harness import MIB, WORDS, SnugTest, read_losses, run, sentence, write_csv
+from harness import MIB, SnugTest, read_losses, run, sentence, write_csv
 
 
 class Distillation(SnugTest):
