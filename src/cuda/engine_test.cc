@@ -13,6 +13,7 @@
 #include "cuda/cuda_test_util.h"
 #include "data/batch_builder.h"
 #include "model/config.h"
+#include "model/distilled.h"
 #include "model/weight_files.h"
 #include "model/weights.h"
 #include "runtime/cpu_engine.h"
@@ -352,6 +353,43 @@ TEST_F(CudaLanguageEngineTest, WritesWhatTheCpuWrites) {
     EXPECT_EQ(written(DeviceKind::kCuda, DType::kBF16), half);
   }
 }
+
+// A student and a larger teacher, both in one plan.
+class CudaDistilledEngineTest : public CudaEngineTest {
+ protected:
+  void SetUp() override { distil(Family::kBert, Head::kClassifier); }
+  void distil(Family family, Head head) {
+    ModelConfig teacher = small_config(family);
+    teacher.hidden_size = 192;
+    teacher.num_hidden_layers = 4;
+    model_ = make_distilled({small_config(family), teacher}, head, {});
+  }
+};
+
+TEST_F(CudaDistilledEngineTest, TenLossesAgreeWithTheCpu) {
+  SNUG_NEEDS_GPU();
+  for (const auto& [family, head] : {std::pair{Family::kBert, Head::kClassifier}, {Family::kGpt2, Head::kCausalLm}}) {
+    distil(family, head);
+    const Curve cpu = on_cpu();
+    expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 1e-4);
+    expect_close(on_gpu({kWhole, {}, DType::kBF16}), cpu, 3e-2);
+    expect_close(on_gpu({kWhole, {}, DType::kF16}), cpu, 1e-2);
+  }
+}
+
+TEST_F(CudaDistilledEngineTest, OtherPlansAgreeToRounding) {
+  SNUG_NEEDS_GPU();
+  for (const auto& [family, head] : {std::pair{Family::kBert, Head::kClassifier}, {Family::kGpt2, Head::kCausalLm}}) {
+    distil(family, head);
+    for (const auto& [compute, tolerance] : {std::pair{DType::kF32, 2e-5}, {DType::kBF16, 1e-2}}) {
+      const Curve kept = on_gpu({kWhole, {}, compute});
+      expect_close(on_gpu({kLongest, {}, compute, 64}), kept, tolerance);
+      EXPECT_EQ(on_gpu({kWhole, whole(3), compute}).losses, kept.losses) << "recomputation gives the same bits";
+      EXPECT_EQ(on_gpu({kWhole, {}, compute, 256, compute != DType::kF32}).losses, kept.losses) << "so does converting weights";
+    }
+  }
+}
+
 
 class CudaGolden : public testing::TestWithParam<std::pair<const char*, Head>> {};
 

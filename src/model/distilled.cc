@@ -32,7 +32,7 @@ StepGraph Distilled::build(const GraphOptions& options) const {
   without_backward.purpose = Purpose::kScoring;
   without_backward.converts_weights = without_backward.bf16_weights = false;
   Graph graph;
-  GraphWriter teacher(*teacher_, without_backward, graph, {int(first_of_teacher()), kPrefix});
+  GraphWriter teacher(*teacher_, without_backward, graph, {int(student_->parameters().size()), kPrefix});
   const Forward taught = teacher_->forward(teacher);
   Teaching teaching{.distillation = distillation_, .x = taught.x};
   if (taught.weight >= 0) teaching.weight = teacher.factor(taught.weight);
@@ -51,7 +51,7 @@ int64_t Distilled::largest_product_side() const {
 }
 Head Distilled::head() const { return student_->head(); }
 const Model& Distilled::student() const { return *student_; }
-const Model& Distilled::teacher() const { return *teacher_; }
+const Model* Distilled::teacher() const { return teacher_.get(); }
 
 std::unique_ptr<Distilled> make_distilled(DistilledConfigs configs, Head head, const Distillation& distillation) {
   ModelConfig& teacher = configs.teacher;

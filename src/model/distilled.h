@@ -12,6 +12,7 @@ namespace snug {
 
 class Transformer;
 
+// The student's parameters have the same numbers as in its own table, the teacher's begin behind them.
 class Distilled final : public Model {
  public:
   // The teacher has the student's head and vocabulary, and no dropout.
@@ -26,10 +27,8 @@ class Distilled final : public Model {
   int64_t largest_product_side() const override;
   Head head() const override;
 
-  // For their weights: the student's parameters have the same numbers here, the teacher's begin behind them.
-  const Model& student() const;
-  const Model& teacher() const;
-  size_t first_of_teacher() const { return student().parameters().size(); }
+  const Model& student() const override;
+  const Model* teacher() const override;
 
  private:
   std::unique_ptr<Transformer> student_, teacher_;

@@ -56,6 +56,9 @@ class Model {
   virtual int64_t largest_product_side() const = 0;  // of the weight matrices
   virtual Head head() const = 0;
   virtual const Tuning& tuning() const = 0;
+  // Where it learns from a teacher (model/distilled.h): the two models whose weights come from and go to files.
+  virtual const Model& student() const { return *this; }
+  virtual const Model* teacher() const { return nullptr; }
 
  protected:
   ParameterTable parameters_;

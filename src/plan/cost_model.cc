@@ -119,6 +119,14 @@ Speed derived_speed(const PlanRequest& request) {
   speed.pass_rest = rates.tokens_per_pass * speed.token_rest;
   speed.chunk = rates.tokens_per_chunk * head;
   speed.conversion = rates.tokens_per_conversion * whole;
+  if (const Model* teacher = trains ? request.model->teacher() : nullptr) {
+    PlanRequest forward = request;
+    forward.model = teacher;
+    forward.graph.purpose = Purpose::kScoring;
+    const Speed theirs = derived_speed(forward);
+    speed.pass_teacher = teacher->layers() * theirs.pass_layer + theirs.pass_rest;
+    speed.token_teacher = teacher->layers() * theirs.token_layer + theirs.token_rest;
+  }
   if (trains) speed.update = kUpdateBytes * double(trained_count(request.model->parameters())) / rates.bytes;
   return speed;
 }
@@ -132,8 +140,8 @@ double step_seconds(const PlanRequest& request, const Speed& speed, const PlanCh
   const Workload& workload = request.workload;
   const double layers = std::accumulate(speed.shares.begin(), speed.shares.end(), 0.0),
                tokens = double(mean_step_tokens(workload)), passes = micro_batches(workload, capacity);
-  double seconds = speed.update + passes * (layers * speed.pass_layer + speed.pass_rest) +
-                   tokens * (layers * speed.token_layer + speed.token_rest);
+  double seconds = speed.update + passes * (layers * speed.pass_layer + speed.pass_rest + speed.pass_teacher) +
+                   tokens * (layers * speed.token_layer + speed.token_rest + speed.token_teacher);
   for (size_t i = 0; i < speed.shares.size() && i + 1 < choice.recompute.size(); ++i) {
     if (speed.has_backward(i)) seconds += tokens * speed.recomputing(choice.recompute[i + 1]);
   }

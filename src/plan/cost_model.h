@@ -22,6 +22,7 @@ struct Speed {
   // them no backward at all.
   std::vector<double> shares;
   std::array<double, kPartNames.size()> again{};  // a token in one layer, by part, in the order of kPartNames
+  double pass_teacher = 0, token_teacher = 0;  // a teacher's forward, all of it
   double chunk = 0;       // one more chunk of a language model's head
   double conversion = 0;  // a micro-batch whose weights are converted when used
   double update = 0;      // of all parameters, once a step

@@ -71,6 +71,8 @@ Speed speed_from(const Measured& measured, const PlanRequest& request) {
   speed.measured = true;
   speed.chunk *= ratio;
   speed.conversion *= ratio;
+  speed.pass_teacher *= ratio;
+  speed.token_teacher *= ratio;
   speed.pass_layer = measured.pass_layer;
   speed.pass_rest = measured.pass_rest;
   speed.token_layer = measured.token_layer;

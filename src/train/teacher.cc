@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "model/adapter.h"
 #include "model/weight_files.h"
 
 namespace snug {
@@ -59,6 +60,10 @@ uint64_t fingerprint_of(const WeightFolder& files) {
 
 Teacher open_teacher(const std::filesystem::path& path, const ModelFolder& student, Task task) {
   const ModelFolder folder = open_model_folder(path, "--teacher");
+  if (is_adapter_folder(path)) {
+    throw Error(ErrorKind::kUsage, fmt::format("{}: holds adapters; a teacher is a whole model", path.string()),
+                fmt::format("snug merge --adapter {} --output-dir DIR makes one", path.string()));
+  }
   check_vocabulary(folder, student);
   const Head head = head_of(task);
   if (head == Head::kClassifier && folder.config.labels.empty()) {

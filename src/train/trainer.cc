@@ -85,6 +85,8 @@ class Trainer {
 
  private:
   std::vector<CheckpointTensor> checkpoint_tensors() const;
+  // What is loaded from --model and written.
+  const Model& student() const { return job_.model->student(); }
   ParameterMemory weight_memory() const {
     return [this](size_t parameter) { return engine_->weight(parameter); };
   }
@@ -151,13 +153,13 @@ std::vector<CheckpointTensor> Trainer::checkpoint_tensors() const {
 }
 
 void Trainer::load() {
-  if (job_.distilled != nullptr) {
-    load_weights(WeightFolder(job_.options.teacher), job_.distilled->teacher(),
-                 [this](size_t i) { return engine_->weight(job_.distilled->first_of_teacher() + i); }, {});
+  if (const Model* teacher = job_.model->teacher()) {  // its parameters stand behind the student's
+    const size_t first = student().parameters().size();
+    load_weights(WeightFolder(job_.options.teacher), *teacher, [&](size_t i) { return engine_->weight(first + i); }, {});
   }
-  const bool some_frozen = !std::ranges::all_of(job_.student().parameters(), &Parameter::trained);
+  const bool some_frozen = !std::ranges::all_of(student().parameters(), &Parameter::trained);
   if (!resume_ || some_frozen) {  // a checkpoint holds what is trained
-    const LoadReport report = load_weights(WeightFolder(job_.options.model), job_.student(), weight_memory(), job_.load);
+    const LoadReport report = load_weights(WeightFolder(job_.options.model), student(), weight_memory(), job_.load);
     if (!report.made_new.empty()) {
       say(fmt::format("not in the model's files, so made new: {} (seed {})", fmt::join(report.made_new, ", "),
                       job_.options.seed));
@@ -347,13 +349,13 @@ void Trainer::save(uint64_t step) {
 }
 
 void Trainer::save_weights_to(const fs::path& folder) {
-  const Model& model = *job_.model;
+  const Model& model = student();
   if (model.tuning().lora.rank > 0) {
     save_adapter(folder, model, weight_memory());
     return write_file_atomically(folder / kAdapterConfig, describe_adapter(model, fs::absolute(job_.options.model)));
   }
   const WeightFolder originals(job_.options.model);
-  save_weights(folder, job_.student(), weight_memory(), &originals);
+  save_weights(folder, model, weight_memory(), &originals);
 }
 
 void Trainer::save_final_weights() {

@@ -13,6 +13,7 @@
 #include "core/progress.h"
 #include "core/threads.h"
 #include "model/adapter.h"
+#include "model/distilled.h"
 #include "model/weight_files.h"
 #include "train/alternatives.h"
 #include "train/calibration.h"
@@ -172,18 +173,6 @@ Tuning tuning_of(const TrainOptions& o) {
           .lora = {.rank = o.lora_rank, .alpha = o.lora_alpha, .dropout = o.lora_dropout, .targets = o.lora_target_modules}};
 }
 
-void build_model(TrainingJob& job) {
-  const ModelConfig config = with_dropout(job.options, job.folder.config);
-  const Head head = head_of(job.task);
-  if (!job.teacher) {
-    job.model = make_model(config, head, tuning_of(job.options));
-    return;
-  }
-  auto distilled = make_distilled({config, job.teacher->config, tuning_of(job.options)}, head, job.distillation);
-  job.distilled = distilled.get();
-  job.model = std::move(distilled);
-}
-
 void check_length(const TrainingJob& job) {
   const int64_t longest = std::max<int64_t>(job.train->longest(), job.validation ? job.validation->longest() : 0);
   if (longest <= job.model->max_length()) return;
@@ -303,7 +292,9 @@ void plan_job(TrainingJob& job, const std::optional<PreferredPlan>& preferred) {
 }  // namespace
 
 std::unique_ptr<Model> build_model(const TrainingJob& job, const TrainOptions& options) {
-  return make_model(with_dropout(options, job.folder.config), head_of(job.task), tuning_of(options));
+  const ModelConfig config = with_dropout(options, job.folder.config);
+  if (!job.teacher) return make_model(config, head_of(job.task), tuning_of(options));
+  return make_distilled({config, job.teacher->config, tuning_of(options)}, head_of(job.task), job.distillation);
 }
 
 PlanRequest plan_request(const TrainingJob& job, const TrainOptions& o, const Model& model) {
@@ -399,11 +390,11 @@ TrainingJob prepare_training(const TrainOptions& options, const std::optional<Pr
   // A classifier's size follows from the data; what a family cannot learn at all is said before it is read.
   const auto build = [&] { job.model = build_model(job, options); };
   if (is_language(job.task)) {
-    build_model(job);
+    build();
     open_text(job);
   } else {
     open_labelled_data(job);
-    build_model(job);
+    build();
   }
   check_length(job);
   check_choosing(job);
@@ -411,7 +402,7 @@ TrainingJob prepare_training(const TrainOptions& options, const std::optional<Pr
   job.load = {.seed = options.seed,
               .initializer_range = job.folder.config.initializer_range,
               .ignore_mismatched_sizes = options.ignore_mismatched_sizes};
-  check_weights(WeightFolder(options.model), job.student(), job.load);
+  check_weights(WeightFolder(options.model), job.model->student(), job.load);
   plan_job(job, preferred);
   return job;
 }

@@ -7,7 +7,7 @@
 
 #include "data/batches.h"
 #include "data/dataset.h"
-#include "model/distilled.h"
+#include "ops/distillation.h"
 #include "optim/schedule.h"
 #include "plan/planner.h"
 #include "snug/snug.h"
@@ -28,16 +28,12 @@ struct TrainingJob {
   std::optional<Teacher> teacher;
   Distillation distillation;  // where there is one
   std::unique_ptr<Model> model;  // with a teacher, both
-  const Distilled* distilled = nullptr;  // the model, where there is a teacher
   LoadOptions load;
   Schedule schedule;
   uint64_t steps_per_epoch = 0, total_steps = 0;
   uint64_t eval_every = 0, save_every = 0;  // steps; 0: never
   Plan plan;
   PlanSummary summary;
-
-  // What is loaded from --model and written.
-  const Model& student() const { return distilled != nullptr ? distilled->student() : *model; }
 
   BatchOptions train_batches(uint64_t first_step) const;
   BatchOptions validation_batches() const;  // one pass after another, without end
