@@ -83,6 +83,7 @@ inline std::vector<std::byte> encoded(const Doubles& values, DType dtype) {
   if (dtype == DType::kF64) return bytes_of(values);
   if (dtype == DType::kF32) return bytes_of(std::vector<float>(values.begin(), values.end()));
   if (dtype == DType::kU8) return bytes_of(std::vector<uint8_t>(values.begin(), values.end()));
+  if (dtype == DType::kI8) return bytes_of(std::vector<int8_t>(values.begin(), values.end()));
   std::vector<uint16_t> halves;
   for (double v : values) {
     halves.push_back(dtype == DType::kF16 ? float_to_half(float(v)) : float_to_bfloat16(float(v)));
@@ -96,6 +97,8 @@ inline Doubles decoded(const std::vector<std::byte>& bytes, DType dtype) {
     for (float v : values_of<float>(bytes)) values.push_back(v);
   } else if (dtype == DType::kU8) {
     for (uint8_t v : values_of<uint8_t>(bytes)) values.push_back(v);
+  } else if (dtype == DType::kI8) {
+    for (int8_t v : values_of<int8_t>(bytes)) values.push_back(v);
   } else {
     for (uint16_t v : values_of<uint16_t>(bytes)) {
       values.push_back(dtype == DType::kF16 ? half_to_float(v) : bfloat16_to_float(v));
@@ -297,7 +300,7 @@ class CudaCase {
     return list;
   }
   static DType host_dtype(DType dtype) {
-    return dtype == DType::kF64 || dtype == DType::kU8 ? dtype : DType::kF32;
+    return dtype == DType::kF64 || dtype == DType::kU8 || dtype == DType::kI8 ? dtype : DType::kF32;
   }
   static Doubles host_values(const Entry& entry) { return decoded(entry.host, host_dtype(entry.desc.dtype)); }
 

@@ -2,21 +2,32 @@
 // adds up the tokens that read it, in a fixed order.
 #include "cuda/kernels.h"
 #include "cuda/norm_rows.cuh"
+#include "cuda/quantized.cuh"
 #include "ops/embedding.h"
 
 namespace snug::cuda {
 namespace {
 
 struct Tables {
-  const float *word, *position, *type;  // type may be null
+  const void* word;          // fp32, or int8 where it has scales
+  const float* word_scales;  // [vocab] or null
+  const float *position, *type;  // type may be null
   int64_t position_offset;
 };
+
+template <bool kWhole>
+__device__ Eight word_row(const Tables& tables, int64_t id, int column, int cols) {
+  if (tables.word_scales) {
+    return load_quantized<kWhole>(static_cast<const int8_t*>(tables.word) + id * cols, column, cols, tables.word_scales[id]);
+  }
+  return load_eight<kWhole>(static_cast<const float*>(tables.word) + id * cols, column, cols);
+}
 
 // word + position + type of a token, which forward and backward both add up.
 template <bool kWhole>
 __device__ Eight token_sum(const Tables& tables, const Batch& batch, int64_t token, int column, int cols) {
   const int64_t position = batch.positions[token] + tables.position_offset;
-  Eight sum = load_eight<kWhole>(tables.word + int64_t(batch.ids[token]) * cols, column, cols);
+  Eight sum = word_row<kWhole>(tables, batch.ids[token], column, cols);
   sum += load_eight<kWhole>(tables.position + position * cols, column, cols);
   if (tables.type) sum += load_eight<kWhole>(tables.type + int64_t(batch.type_ids[token]) * cols, column, cols);
   return sum;
@@ -350,6 +361,12 @@ void launch_types(const T* ds, int64_t rows, const Tensor& dtypes, float* partia
   }
 }
 
+// `all` begins with the tables of words, positions and types.
+Tables tables_of(std::span<const Tensor> all, const Tensor& word_scales, int64_t position_offset) {
+  SNUG_CHECK((all[0].dtype == DType::kI8) == bool(word_scales));
+  return {all[0].data, word_scales.f32(), all[1].f32(), all[2].f32(), position_offset};
+}
+
 }  // namespace
 
 void launch(const Embedding& op, const Launch& call) {
@@ -358,7 +375,7 @@ void launch(const Embedding& op, const Launch& call) {
   SNUG_CHECK(y.cols == spec.hidden && call.in[0].cols == spec.hidden);
   with_type(y.dtype, [&]<class T>() {
     const ForwardArguments<T> arguments = {
-        .tables = {call.in[0].f32(), call.in[1].f32(), call.in[2].f32(), spec.position_offset},
+        .tables = tables_of(call.in, call.in.size() > 5 ? call.in[5] : Tensor(), spec.position_offset),
         .gamma = spec.norm ? call.in[3].f32() : nullptr,
         .beta = spec.norm ? call.in[4].f32() : nullptr,
         .y = data_of<T>(y),
@@ -387,7 +404,7 @@ void launch(const EmbeddingGradient& op, const Launch& call) {
     const DropoutMask mask = dropout_mask(spec.dropout, spec.site, *call.step);
     if (spec.norm || mask.on()) {
       launch_sum_gradient<T>(
-          {.tables = {call.in[2].f32(), call.in[3].f32(), call.in[4].f32(), spec.position_offset},
+          {.tables = tables_of(call.in.subspan(2), call.in.size() > 6 ? call.in[6] : Tensor(), spec.position_offset),
            .stats = spec.norm ? call.in[1].f32() : nullptr,
            .gamma = spec.norm ? call.in[5].f32() : nullptr,
            .dy = data_of<T>(dy),

@@ -8,12 +8,14 @@
 #include "ops/cached_attention.h"
 #include "ops/convert.h"
 #include "ops/cross_entropy.h"
+#include "ops/dequantize.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/first_token.h"
 #include "ops/gradient_traffic.h"
 #include "ops/linear.h"
 #include "ops/mean_pool.h"
+#include "ops/quantized_linear.h"
 #include "ops/residual_norm.h"
 #include "ops/sample.h"
 #include "ops/target_rows.h"
@@ -38,6 +40,7 @@ LaunchFunction launcher_of(const Op& op) {
       entry<CachedAttention>(),
       entry<Convert>(),
       entry<CrossEntropy>(),
+      entry<Dequantize>(),
       entry<Dropout>(),
       entry<Embedding>(),
       entry<EmbeddingGradient>(),
@@ -52,6 +55,8 @@ LaunchFunction launcher_of(const Op& op) {
       entry<MeanPool>(),
       entry<NormAgain>(),
       entry<NormGradient>(),
+      entry<QuantizedLinear>(),
+      entry<QuantizedLinearInputGradient>(),
       entry<ResidualNorm>(),
       entry<Sample>(),
       entry<StoreGradient>(),

@@ -29,6 +29,7 @@ cudaDataType_t data_type(DType dtype) {
   switch (dtype) {
     case DType::kBF16: return CUDA_R_16BF;
     case DType::kF16: return CUDA_R_16F;
+    case DType::kI8: return CUDA_R_8I;
     default: return CUDA_R_32F;
   }
 }
@@ -105,7 +106,9 @@ class Products::Descriptors {
     const bool in_out = shape.layout == WeightLayout::kInOut;
     const int64_t rows = shape.rows, in = shape.in, out = shape.out, out_stride = shape.out_stride > 0 ? shape.out_stride : out;
     const cudaDataType_t type = data_type(shape.dtype);
-    SNUG_CUBLAS(cublasLtMatmulDescCreate(&product, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    integers = shape.dtype == DType::kI8;
+    const cublasComputeType_t floats = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    SNUG_CUBLAS(cublasLtMatmulDescCreate(&product, integers ? CUBLAS_COMPUTE_32I : floats, integers ? CUDA_R_32I : CUDA_R_32F));
     const Factor x = {in, rows, in}, y = {out, rows, out_stride}, w = in_out ? Factor{out, in, out} : Factor{in, out, in};
     Factor first = w, second = forward ? x : y, result = forward ? y : x;
     if (weights) {
@@ -121,7 +124,7 @@ class Products::Descriptors {
     set_epilogue(shape, tensors);
     make(a, type, first);
     make(b, type, second);
-    make(c, weights ? CUDA_R_32F : type, result);
+    make(c, integers ? CUDA_R_32I : weights ? CUDA_R_32F : type, result);
     alpha = tensors.scale;
     beta = (weights && !shape.overwrite) || shape.accumulate ? 1.0f : 0.0f;
   }
@@ -133,13 +136,17 @@ class Products::Descriptors {
 
   cublasStatus_t run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm, const ProductTensors& t,
                      std::span<std::byte> workspace, cudaStream_t stream) const {
-    return cublasLtMatmul(handle, product, &alpha, left_first ? t.left : t.right, a, left_first ? t.right : t.left, b, &beta,
+    constexpr int32_t kOne = 1, kZero = 0;
+    const void* const factor = integers ? static_cast<const void*>(&kOne) : &alpha;
+    const void* const before = integers ? static_cast<const void*>(&kZero) : &beta;
+    return cublasLtMatmul(handle, product, factor, left_first ? t.left : t.right, a, left_first ? t.right : t.left, b, before,
                           t.result, c, t.result, c, &algorithm, workspace.data(), workspace.size(), stream);
   }
 
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
   float alpha = 1.0f, beta = 0.0f;
+  bool integers = false;    // int8 factors, int32 results
   bool left_first = false;  // whether `left` is the library's first factor
 
  private:

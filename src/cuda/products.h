@@ -36,7 +36,7 @@ enum class ProductGelu : uint8_t { kNone, kForgets, kKeeps, kGradient };
 
 struct ProductShape {
   ProductKind kind = ProductKind::kForward;
-  DType dtype = DType::kF32;  // of the factors
+  DType dtype = DType::kF32;  // of the factors; kI8: kForward only, without bias, to int32, see multiplies_bytes()
   int64_t rows = 0, in = 0, out = 0;
   bool bias = false;        // kForward only
   bool accumulate = false;  // kForward and kInputGradient: += instead of =

@@ -51,4 +51,47 @@ struct VocabularyLossWorkspace {
   }
 };
 
+// The workspace of products with a weight [out, in] that is int8: it is converted to the compute type.
+struct DequantizedWorkspace {
+  static constexpr int64_t kAlign = 256;
+
+  size_t weight = 0;    // [out, in]
+  size_t products = 0;  // kProductWorkspaceBytes
+  size_t bytes = 0;
+
+  constexpr DequantizedWorkspace(int64_t in, int64_t out, size_t element_bytes) {
+    products = (size_t(in * out) * element_bytes + kAlign - 1) / kAlign * kAlign;
+    bytes = products + kProductWorkspaceBytes;
+  }
+};
+
+// Whether cuBLASLt multiplies bytes of these sizes; other weights are converted.
+constexpr bool multiplies_bytes(int64_t in, int64_t out) { return in % 16 == 0 && out % 16 == 0; }
+
+// The workspace of such a product where it multiplies bytes, which gives 32-bit integers.
+struct QuantizedLinearWorkspace {
+  static constexpr int64_t kAlign = 256;
+
+  size_t x = 0;         // [rows, in] int8
+  size_t scales = 0;    // [rows] fp32
+  size_t sums = 0;      // [rows, out] int32
+  size_t products = 0;  // kProductWorkspaceBytes
+  size_t bytes = 0;
+
+  constexpr QuantizedLinearWorkspace(int64_t rows, int64_t in, int64_t out, size_t element_bytes) {
+    if (!multiplies_bytes(in, out)) {
+      bytes = DequantizedWorkspace(in, out, element_bytes).bytes;
+      return;
+    }
+    const auto take = [this](size_t& at, size_t size) {
+      at = bytes;
+      bytes += (size + kAlign - 1) / kAlign * kAlign;
+    };
+    take(x, size_t(rows * in));
+    take(scales, size_t(rows) * sizeof(float));
+    take(sums, size_t(rows * out) * sizeof(int32_t));
+    take(products, kProductWorkspaceBytes);
+  }
+};
+
 }  // namespace snug

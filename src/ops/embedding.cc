@@ -8,6 +8,7 @@
 #include "ops/columns-inl.h"
 #include "ops/dropout_mask-inl.h"
 #include "ops/norm-inl.h"
+#include "ops/quantize-inl.h"
 #include "ops/simd-inl.h"
 
 #ifndef SNUG_OPS_EMBEDDING_ARGUMENTS_
@@ -27,6 +28,8 @@ struct EmbeddingArguments {
   DropoutMask mask;
   const Batch* batch;
   EmbeddingTables tables;
+  const int8_t* quantized_word;  // the word table where it is int8, with a scale for each row
+  const float* word_scales;
   const float *gamma, *beta;  // null without norm
   float* y;      // [tokens, hidden]; in backward dy, which becomes the gradient of the sum
   float* stats;  // [tokens, 2] or null
@@ -45,19 +48,29 @@ class TokenSum {
  public:
   HWY_INLINE TokenSum(const EmbeddingArguments& a, int64_t token) {
     const Batch& batch = *a.batch;
-    word_ = a.tables.word + size_t(batch.ids[token]) * a.hidden;
+    const size_t word = size_t(batch.ids[token]);
+    if (a.quantized_word) {
+      quantized_ = a.quantized_word + word * a.hidden;
+      scale_ = a.word_scales[word];
+    } else {
+      word_ = a.tables.word + word * a.hidden;
+    }
     position_ = a.tables.position + (size_t(batch.positions[token]) + a.position_offset) * a.hidden;
     if (a.tables.type) type_ = a.tables.type + size_t(batch.type_ids[token]) * a.hidden;
   }
   template <class Access>
   HWY_INLINE FloatVector operator()(size_t i, Access access) const {
     const FloatTag d;
-    const FloatVector sum = hn::Add(access.load(d, word_ + i), access.load(d, position_ + i));
+    const FloatVector word =
+        quantized_ ? hn::Mul(load_bytes(access, quantized_ + i), hn::Set(d, scale_)) : access.load(d, word_ + i);
+    const FloatVector sum = hn::Add(word, access.load(d, position_ + i));
     return type_ ? hn::Add(sum, access.load(d, type_ + i)) : sum;
   }
 
  private:
-  const float *word_, *position_, *type_ = nullptr;
+  const float *word_ = nullptr, *position_, *type_ = nullptr;
+  const int8_t* quantized_ = nullptr;
+  float scale_ = 0.0f;
 };
 
 void EmbeddingForwardRows(const EmbeddingArguments& a, int64_t begin, int64_t end) {
@@ -171,6 +184,8 @@ EmbeddingArguments arguments(const EmbeddingSpec& spec, const Call& call) {
           .mask = dropout_mask(spec.dropout, spec.site, *call.step),
           .batch = call.batch,
           .tables = {},
+          .quantized_word = nullptr,
+          .word_scales = nullptr,
           .gamma = nullptr,
           .beta = nullptr,
           .y = nullptr,
@@ -178,6 +193,18 @@ EmbeddingArguments arguments(const EmbeddingSpec& spec, const Call& call) {
           .gradients = {},
           .dgamma = nullptr,
           .dbeta = nullptr};
+}
+
+void set_tables(EmbeddingArguments& a, std::span<const Tensor> tables, const Tensor& word_scales) {
+  const Tensor &word = tables[0], &position = tables[1], &type = tables[2];
+  a.tables = {nullptr, position.f32(), type.f32()};
+  if (word.dtype == DType::kI8) {
+    SNUG_CHECK(word_scales.size() == word.rows);
+    a.quantized_word = static_cast<const int8_t*>(word.data);
+    a.word_scales = word_scales.f32();
+  } else {
+    a.tables.word = word.f32();
+  }
 }
 
 }  // namespace
@@ -193,7 +220,7 @@ void EmbeddingGradient::run(const Call& call) const {
   EmbeddingArguments a = arguments(spec, call);
   a.y = dy.f32();
   a.stats = call.in[1].f32();
-  a.tables = {call.in[2].f32(), call.in[3].f32(), call.in[4].f32()};
+  set_tables(a, call.in.subspan(2), call.in.size() > 6 ? call.in[6] : Tensor());
   a.gamma = call.in[5].f32();
   a.gradients = {call.out[1].f32(), call.out[2].f32(), call.out[3].f32()};
   a.dgamma = call.out[4].f32();
@@ -223,7 +250,7 @@ void Embedding::run(const Call& call) const {
   const Tensor& y = call.out[0];
   SNUG_CHECK(y.cols == spec.hidden && call.in[0].cols == spec.hidden);
   EmbeddingArguments a = arguments(spec, call);
-  a.tables = {call.in[0].f32(), call.in[1].f32(), call.in[2].f32()};
+  set_tables(a, call.in, call.in.size() > 5 ? call.in[5] : Tensor());
   if (spec.norm) {
     a.gamma = call.in[3].f32();
     a.beta = call.in[4].f32();
@@ -253,7 +280,7 @@ void Embedding::backward(const Node& node, GradientWriter& writer) const {
   };
   const ValueId stats = spec.norm ? writer.saved(node.outputs[1]) : kNoValue;
   writer.emit(std::make_shared<EmbeddingGradient>(spec),
-              {dy, stats, saved_input(0), saved_input(1), saved_input(2), saved_input(3)},
+              {dy, stats, saved_input(0), saved_input(1), saved_input(2), saved_input(3), saved_input(5)},
               outputs);
 }
 

@@ -21,14 +21,14 @@ struct EmbeddingSpec {
 
 // inputs {word[vocab, hidden], position[positions, hidden], type[types, hidden] (optional),
 // gamma[1, hidden],
-//         beta[1, hidden] (absent without norm)}
+//         beta[1, hidden] (absent without norm), word_scales[1, vocab] (where word is int8, which has no gradient)}
 // outputs {y[tokens, hidden], stats[tokens, 2] (mean, 1 / deviation; absent without norm or
 // gradient)}
 OpPtr embedding(const EmbeddingSpec& spec);
 
 // The operators by name, for their kernels on other devices.
 
-// inputs {dy, stats, word, position, type, gamma}
+// inputs {dy, stats, word, position, type, gamma, word_scales}
 // outputs {dy in place, dword, dposition, dtype, dgamma, dbeta (all += and optional)}
 class EmbeddingGradient final : public Op {
  public:

@@ -2,6 +2,7 @@
 
 #include "ops/dropout_mask.h"
 #include "ops/op_test_util.h"
+#include "ops/quantize.h"
 
 namespace snug {
 namespace {
@@ -177,6 +178,45 @@ TEST(Embedding, ReferenceGradientIsADerivative) {
     const auto f = [&](const std::vector<Doubles>& x) { return dot(reference.forward(x), dy); };
     EXPECT_TRUE(is_derivative(f, in, reference.backward(in, dy), 7));
   }
+}
+
+// A table of int8 rows is the table of the numbers they stand for.
+TEST(Embedding, ReadsQuantizedWords) {
+  on_each_target([] {
+    for (int64_t hidden : {1, 7, 16, 67}) {
+      for (bool norm : {true, false}) {
+        const PackedBatch packed({3, 6, 1}, 5, kVocab, kTypes);
+        OpHarness h(packed.batch, 6);
+        const Node exact = node_of(h, {.hidden = hidden, .norm = norm, .eps = 1e-5f, .dropout = 0.1f, .site = 2}, 10, true);
+        Node quantized = exact;
+        quantized.inputs[0] = h.value(kVocab, hidden, DType::kI8);
+        quantized.inputs.push_back(h.value(1, kVocab));
+        quantized.outputs = {h.value(10, hidden), norm ? h.value(10, 2) : kNoValue};
+        float* const word = h.tensor(exact.inputs[0]).f32();
+        auto* const bytes = static_cast<int8_t*>(h.tensor(quantized.inputs[0]).data);
+        float* const scales = h.tensor(quantized.inputs[5]).f32();
+        quantize_rows(word, kVocab, hidden, bytes, scales);
+        dequantize_rows(bytes, scales, kVocab, hidden, word);
+        const auto results = [&](const Node& node) {
+          h.forward(node);
+          const ValueId dy = h.upstream(node.outputs[0]);
+          std::fill_n(h.tensor(dy).f32(), 10 * hidden, 0.5f);
+          std::vector<std::vector<float>> all = {h.floats(node.outputs[0])};
+          for (size_t i = 1; i < 5; ++i) {
+            if (node.inputs[i] == kNoValue) continue;
+            h.want(node.inputs[i], true);
+            std::fill_n(h.tensor(h.gradient(node.inputs[i])).f32(), h.tensor(node.inputs[i]).size(), 1.0f);
+          }
+          h.backward(node);
+          for (size_t i = 1; i < 5; ++i) {
+            if (node.inputs[i] != kNoValue) all.push_back(h.floats(h.gradient(node.inputs[i])));
+          }
+          return all;
+        };
+        EXPECT_EQ(results(quantized), results(exact)) << "hidden " << hidden << ", norm " << norm;
+      }
+    }
+  });
 }
 
 TEST(Embedding, DoesNotDependOnThreads) {

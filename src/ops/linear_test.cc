@@ -1,49 +1,10 @@
 #include "ops/linear.h"
 
-#include <numbers>
-
+#include "ops/activation_reference.h"
 #include "ops/op_test_util.h"
 
 namespace snug {
 namespace {
-
-double activate(Activation activation, double x) {
-  const double z = std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x);
-  switch (activation) {
-    case Activation::kNone:
-      return x;
-    case Activation::kGelu:
-      return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
-    case Activation::kGeluTanh:
-      return 0.5 * x * (1.0 + std::tanh(z));
-    case Activation::kTanh:
-      return std::tanh(x);
-    case Activation::kRelu:
-      return std::max(x, 0.0);
-  }
-  return NAN;
-}
-
-double slope(Activation activation, double x) {
-  const double c = std::sqrt(2.0 / std::numbers::pi), t = std::tanh(c * (x + 0.044715 * x * x * x));
-  switch (activation) {
-    case Activation::kNone:
-      return 1.0;
-    case Activation::kGelu:
-      return 0.5 * std::erfc(-x / std::numbers::sqrt2) +
-             x * std::exp(-0.5 * x * x) / std::sqrt(2.0 * std::numbers::pi);
-    case Activation::kGeluTanh:
-      return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * c * (1.0 + 3.0 * 0.044715 * x * x);
-    case Activation::kTanh:
-      return 1.0 - std::tanh(x) * std::tanh(x);
-    case Activation::kRelu:
-      return x > 0.0 ? 1.0 : 0.0;
-  }
-  return NAN;
-}
-
-constexpr Activation kAll[] = {Activation::kNone, Activation::kGelu, Activation::kGeluTanh,
-                               Activation::kTanh, Activation::kRelu};
 
 struct Shape {
   size_t rows, in, out;
@@ -147,7 +108,7 @@ void check_case(Activation activation, const Shape& shape, bool accumulate, uint
 TEST(Linear, MatchesReference) {
   on_each_target([] {
     uint64_t seed = 1;
-    for (Activation activation : kAll) {
+    for (Activation activation : kAllActivations) {
       for (const Shape& shape :
            {Shape{1, 1, 1}, {3, 3, 3}, {7, 5, 9}, {13, 17, 31}, {33, 67, 65}, {130, 32, 264}}) {
         check_case(activation, shape, seed % 2 == 0, seed);
@@ -215,7 +176,7 @@ TEST(Linear, AdaptersMatchReference) {
 }
 
 TEST(Linear, ReferenceGradientIsADerivative) {
-  for (Activation activation : kAll) {
+  for (Activation activation : kAllActivations) {
     const Reference reference = {{5, 4, 3}, activation};
     const Batch batch;
     OpHarness h(batch, 3);
@@ -236,7 +197,7 @@ TEST(Linear, ActivationsAreAccurateOverADenseSweep) {
     std::vector<float> sweep(kPoints);
     for (int64_t i = 0; i < kPoints; ++i)
       sweep[size_t(i)] = float(-14.0 + 28.0 * double(i) / double(kPoints - 1));
-    for (Activation activation : kAll) {
+    for (Activation activation : kAllActivations) {
       const Batch batch;
       OpHarness h(batch, 1);
       Node node = {linear({activation}),
