@@ -14,6 +14,8 @@
 #include "ops/embedding.h"
 #include "ops/linear.h"
 #include "ops/products.h"
+#include "ops/quantize.h"
+#include "ops/quantized_products.h"
 #include "ops/residual_norm.h"
 #include "optim/adamw.h"
 
@@ -138,6 +140,27 @@ void linear_case(benchmark::State& state, Direction direction, Activation activa
                          (direction == Direction::kForward ? 1 : 2));
 }
 
+// With int8 weights; backward is that of fp32 weights.
+void quantized_linear_case(benchmark::State& state, Activation activation) {
+  const int64_t rows = state.range(0), in = state.range(1), out = state.range(2);
+  const auto values = [](int64_t count) {
+    std::minstd_rand random{7};
+    std::vector<float> floats(static_cast<size_t>(count));
+    for (float& v : floats) v = float(random() % 2001) / 1000.0f - 1.0f;
+    return floats;
+  };
+  const std::vector<float> x = values(rows * in), w = values(out * in), b = values(out);
+  std::vector<float> y(size_t(rows * out)), scales(b.size());
+  std::vector<int8_t> quantized(w.size());
+  quantize_rows(w.data(), out, in, quantized.data(), scales.data());
+  std::vector<std::byte> workspace(quantized_product_workspace(in, omp_get_max_threads()));
+  for (auto _ : state) {
+    quantized_product_nt({rows, in, out}, x.data(), {quantized.data(), scales.data()},
+                         {.bias = b.data(), .activation = activation, .y = y.data()}, workspace);
+  }
+  count_flops(state, 2.0 * double(rows) * double(in) * double(out));
+}
+
 // What linear adds to its products: the bias and GELU pass forward, the in-place gradient and bias
 // sums backward.
 void epilogue_case(benchmark::State& state, Direction direction) {
@@ -228,6 +251,14 @@ void register_all() {
   both_directions("linear_gelu",
                   [](benchmark::State& s, Direction d) { linear_case(s, d, Activation::kGelu); },
                   {{8, 128, kHidden, kFfn}, {32, 24, kHidden, kFfn}});
+  const auto register_quantized = [](const char* name, Activation activation, const std::vector<std::vector<int64_t>>& cases) {
+    auto* const registered = benchmark::RegisterBenchmark(name, quantized_linear_case, activation);
+    registered->UseRealTime()->Unit(benchmark::kMillisecond);
+    for (const auto& arguments : cases) registered->Args(arguments);
+  };
+  register_quantized("quantized_linear_none", Activation::kNone,
+                     {{1024, kHidden, 3 * kHidden}, {1024, kHidden, kHidden}, {1024, kFfn, kHidden}, {1, kHidden, 3 * kHidden}});
+  register_quantized("quantized_linear_gelu", Activation::kGelu, {{1024, kHidden, kFfn}, {768, kHidden, kFfn}});
   both_directions("linear_epilogue_gelu", epilogue_case, batches);
   both_directions(
       "attention", attention_case,

@@ -68,6 +68,7 @@ struct TrainOptions : CommonOptions {
   int64_t lora_rank = 0;  // 0: no adapters
   double lora_alpha = 8, lora_dropout = 0;
   std::vector<std::string> lora_target_modules;  // empty: query and value, c_attn of GPT-2
+  std::string quantize;                   // int8: matrices that are not trained; empty: none
   std::string recompute = "auto";         // auto, none, all, a number of layers, or parts: norms,activations,mlp,attention,sums
   int64_t micro_batch_tokens = 0;         // 0: the planner chooses
   std::string offload = "auto";           // optimizer state outside of the device: auto, none, state, gradients (and state)
@@ -202,6 +203,16 @@ struct MergeOptions {
 };
 // Adds an adapter to the weights it belongs to: a plain model folder.
 void merge_adapter(const MergeOptions& options);
+
+struct QuantizeOptions {
+  std::string model, output_dir;
+};
+struct QuantizeSummary {
+  uint64_t original_bytes = 0, bytes = 0;  // of the weights' files
+  uint64_t fp32_bytes = 0;                 // as many weights in fp32
+};
+// Writes a folder whose large matrices are int8, for evaluation, prediction, generation and frozen layers.
+QuantizeSummary quantize(const QuantizeOptions& options);
 
 struct InitOptions {
   std::string model_type = "bert", train, output_dir;  // bert, roberta, gpt2

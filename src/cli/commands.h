@@ -12,7 +12,7 @@ namespace snug {
 void add_training_commands(CLI::App& app);   // plan, train
 void add_inference_commands(CLI::App& app);  // eval, predict, embed, generate
 void add_text_commands(CLI::App& app);       // tokenize, data
-void add_model_commands(CLI::App& app);      // init, merge, inspect, doctor
+void add_model_commands(CLI::App& app);      // init, merge, quantize, inspect, doctor
 
 // --learning-rate and --learning_rate alike; further spellings after the first, comma-separated.
 std::string spellings(const std::string& kebab);

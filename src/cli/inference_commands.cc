@@ -14,18 +14,47 @@ void add_common(CLI::App& command, CommonOptions& options, bool with_label) {
   add_column_flags(command, options, with_label);
 }
 
+using Metrics = std::map<std::string, double>;
+
+// Two models side by side.
+void show_comparison(const Metrics& result, const Metrics& other, bool json) {
+  Metrics difference;
+  for (const auto& [name, value] : result) {
+    if (other.contains(name)) difference[name] = value - other.at(name);
+  }
+  if (json) {
+    OrderedJson all(result);
+    all["compared_with"] = other;
+    all["difference"] = difference;
+    std::puts(all.dump(2).c_str());
+    return;
+  }
+  std::puts(fmt::format("{:<24}{:>12}{:>15}{:>12}", "", "this model", "compared with", "difference").c_str());
+  for (const auto& [name, change] : difference) {
+    std::puts(fmt::format("{:<24}{:>12.6g}{:>15.6g}{:>+12.4g}", name, result.at(name), other.at(name), change).c_str());
+  }
+}
+
 void add_eval(CLI::App& app) {
   struct Flags {
     EvalOptions options;
+    std::string compare_with;
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand("eval", "measure a trained model on labelled data");
   add_common(*command, flags->options, true);
   command->add_option("--data", flags->options.data, "labelled data: .csv, .tsv, .jsonl, also .gz or .zst")->required();
+  command->add_option(spellings("--compare-with"), flags->compare_with,
+                      "measure this model folder too, and show both: what quantisation or training has changed");
   command->add_flag("--json", flags->json, "one JSON object on standard output");
   command->callback([flags] {
     const auto result = evaluate(flags->options);
+    if (!flags->compare_with.empty()) {
+      EvalOptions other = flags->options;
+      other.model = flags->compare_with;
+      return show_comparison(result, evaluate(other), flags->json);
+    }
     if (flags->json) {
       std::puts(OrderedJson(result).dump(2).c_str());
       return;

@@ -43,6 +43,34 @@ void add_merge(CLI::App& app) {
   command->callback([options] { merge_adapter(*options); });
 }
 
+void add_quantize(CLI::App& app) {
+  struct Flags {
+    QuantizeOptions options;
+    bool json = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("quantize", "a model folder whose large matrices are int8: a quarter of fp32");
+  command->add_option(spellings("--model,--model-name-or-path"), flags->options.model, "Hugging Face model folder")->required();
+  command->add_option(spellings("--output-dir"), flags->options.output_dir, "the new folder")->required();
+  command->add_flag("--json", flags->json, "one JSON object on standard output");
+  command->callback([flags] {
+    const QuantizeSummary summary = quantize(flags->options);
+    const double share = double(summary.bytes) / double(summary.fp32_bytes);
+    if (flags->json) {
+      const OrderedJson json = {{"original_bytes", summary.original_bytes},
+                                {"fp32_bytes", summary.fp32_bytes},
+                                {"bytes", summary.bytes},
+                                {"share_of_fp32", share}};
+      std::puts(json.dump(2).c_str());
+      return;
+    }
+    std::puts(fmt::format("{} of weights became {}, {:.1f} % of fp32\nwhat that costs: snug eval --model {} --compare-with {} --data FILE",
+                          format_bytes(summary.original_bytes), format_bytes(summary.bytes), 100 * share,
+                          flags->options.output_dir, flags->options.model)
+                  .c_str());
+  });
+}
+
 void add_inspect(CLI::App& app) {
   struct Flags {
     std::string folder;
@@ -61,7 +89,8 @@ void add_inspect(CLI::App& app) {
     for (const std::string_view name : files.names()) {
       const TensorEntry& tensor = *files.find(name);
       dtypes[std::string(dtype_name(tensor.dtype))] += tensor.bytes();
-      if (is_float(tensor.dtype)) elements += tensor.elements();
+      const bool scales = config.quantized && name.ends_with("_scale");
+      if ((is_float(tensor.dtype) && !scales) || tensor.dtype == DType::kI8) elements += tensor.elements();
     }
     const OrderedJson json = {{"model_type", model_type(config.family)},
                               {"architectures", config.architectures},
@@ -72,6 +101,7 @@ void add_inspect(CLI::App& app) {
                               {"vocab_size", config.vocab_size},
                               {"max_length", config.max_length()},
                               {"labels", config.labels},
+                              {"quantized", config.quantized ? "int8" : "no"},
                               {"tensors", files.names().size()},
                               {"parameters", elements},
                               {"bytes", files.tensor_bytes()},
@@ -111,6 +141,7 @@ void add_doctor(CLI::App& app) {
 void add_model_commands(CLI::App& app) {
   add_init(app);
   add_merge(app);
+  add_quantize(app);
   add_inspect(app);
   add_doctor(app);
 }

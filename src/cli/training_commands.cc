@@ -63,6 +63,8 @@ void add_batch_flags(CLI::App& command, TrainingFlags& flags) {
   command.add_option(spellings("--lora-target-modules"), o.lora_target_modules,
                      "layers with adapters: query,value,dense, c_attn, ..., all-linear [query,value; gpt2: c_attn]")
       ->delimiter(',');
+  command.add_option("--quantize", o.quantize, "int8: keep matrices that are not trained, the teacher's too, in a byte a weight")
+      ->check(CLI::IsMember({"int8"}));
   command.add_option("--recompute", o.recompute, "auto, none, all, a number of layers, or parts of every layer: norms,activations,mlp,attention,sums")
       ->capture_default_str();
   command.add_option(spellings("--micro-batch-tokens"), o.micro_batch_tokens, "pin the micro-batch; 0: planned")

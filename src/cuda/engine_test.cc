@@ -15,6 +15,7 @@
 #include "model/config.h"
 #include "model/distilled.h"
 #include "model/weight_files.h"
+#include "model/quantized_weights.h"
 #include "model/weights.h"
 #include "runtime/cpu_engine.h"
 
@@ -70,8 +71,19 @@ Plan plan_for(const Model& model, const Variant& variant, DeviceKind kind) {
 void load(Engine& engine, const Model& model) {
   for (size_t i = 0; i < model.parameters().size(); ++i) {
     std::vector<float> values(size_t(model.parameters()[i].size()));
-    initialize(model.parameters()[i], 0, values, {.seed = 3, .initializer_range = 0.1});
-    engine.weight(i).write(0, std::as_bytes(std::span(values)));
+    const Parameter& parameter = model.parameters()[i];
+    initialize(parameter, 0, values, {.seed = 3, .initializer_range = 0.1});
+    const Block block = engine.weight(i);
+    if (!parameter.quantized) {
+      block.write(0, std::as_bytes(std::span(values)));
+      continue;
+    }
+    const auto read = [&](uint64_t first, std::span<float> to) { std::copy_n(values.begin() + ptrdiff_t(first), to.size(), to.begin()); };
+    const int64_t inputs = parameter.inputs(), channels = parameter.size() / inputs;
+    quantize_matrix({channels, inputs, parameter.is_in_out, read}, [&](const QuantizedChannels& some) {
+      block.write(size_t(some.first * inputs), std::as_bytes(some.values));
+      block.write(parameter.scales_offset() + size_t(some.first) * sizeof(float), std::as_bytes(some.scales));
+    });
   }
   engine.weights_changed();
 }
@@ -167,6 +179,16 @@ TEST_F(CudaEngineTest, EveryOptimizerAgreesWithTheCpu) {
     EXPECT_EQ(first.losses, second.losses);
     EXPECT_EQ(first.weights, second.weights);
   }
+}
+
+// Rounding to 127 steps takes values that differ in their last bit to one step or the next, so less agrees than in fp32.
+TEST_F(CudaEngineTest, LossesOnQuantizedLayersAgreeWithTheCpu) {
+  SNUG_NEEDS_GPU();
+  model_ = make_model(small_config(), Head::kClassifier, {.freeze = {"embeddings", "layers.0-1"}, .lora = {}, .quantize = true});
+  const Curve cpu = on_cpu();
+  expect_close(on_gpu({kWhole, 0, DType::kF32}), cpu, 5e-3);
+  expect_close(on_gpu({300, 1, DType::kBF16}), cpu, 3e-2);
+  expect_close(on_gpu({kWhole, 3, DType::kF16}), cpu, 2e-2);
 }
 
 TEST_F(CudaEngineTest, TwoRunsOfOnePlanAreBitEqual) {
@@ -288,6 +310,14 @@ TEST_F(CudaLanguageEngineTest, TenLossesAgreeWithTheCpu) {
   expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 1e-4);
   expect_close(on_gpu({kWhole, {}, DType::kBF16}), cpu, 2e-2);
   expect_close(on_gpu({kWhole, {}, DType::kF16}), cpu, 1e-2);
+}
+
+TEST_F(CudaLanguageEngineTest, LossesOnQuantizedLayersAgreeWithTheCpu) {
+  SNUG_NEEDS_GPU();
+  model_ = make_model(small_config(Family::kGpt2), Head::kCausalLm, {.freeze = {"embeddings", "layers.0-1"}, .lora = {}, .quantize = true});
+  const Curve cpu = on_cpu();
+  expect_close(on_gpu({kWhole, 0, DType::kF32}), cpu, 5e-3);
+  expect_close(on_gpu({kWhole, 0, DType::kBF16}), cpu, 3e-2);
 }
 
 TEST_F(CudaLanguageEngineTest, OtherPlansAgree) {

@@ -74,7 +74,9 @@ __global__ void __launch_bounds__(kPlaceBlock) finish_kernel(const FinishArgumen
 #pragma unroll
   for (int i = 0; i < kEight; ++i) values.at[i] = float(integers[i]) * (row_scale * scales.at[i]);
   if (a.bias) values += load_eight<true>(a.bias, column, a.cols);
-  if (a.pre) store_eight<true>(a.pre + row * a.cols, column, a.cols, values);
+  const Packed<T> rounded = pack<T>(values);
+  if (a.pre) store<true>(a.pre + row * a.cols, column, a.cols, rounded);
+  values = unpack(rounded);  // y is what it would be if made again from what is kept
 #pragma unroll
   for (int i = 0; i < kEight; ++i) values.at[i] = activate<kActivation>(values.at[i]);
   store_eight<true>(a.y + row * a.cols, column, a.cols, values);
@@ -109,9 +111,15 @@ void launch_finish(Activation activation, const FinishArguments<T>& arguments, c
   activation == Activation::kNone ? start.template operator()<Activation::kNone>() : with_bending(activation, start);
 }
 
+// What a layer writes: with adapters the argument of its activation alone, which has to wait for them.
+struct Results {
+  Activation activation;
+  Tensor pre, y;
+};
+
 template <class T>
-void multiply_bytes(const QuantizedLinear& op, const Launch& call) {
-  const Tensor &x = call.in[0], &w = call.in[1], &scales = call.in[2], &b = call.in[3], &y = call.out[0];
+void multiply_bytes(const Results& results, const Launch& call) {
+  const Tensor &x = call.in[0], &w = call.in[1], &scales = call.in[2], &b = call.in[3], &y = results.y;
   const QuantizedLinearWorkspace layout(x.rows, w.cols, w.rows, sizeof(T));
   SNUG_CHECK(call.workspace.size() >= layout.bytes && (!b || b.dtype == y.dtype));
   std::byte* const base = call.workspace.data();
@@ -122,12 +130,12 @@ void multiply_bytes(const QuantizedLinear& op, const Launch& call) {
   SNUG_CUDA_LAUNCHED("quantize");
   call.products->run({.kind = ProductKind::kForward, .dtype = DType::kI8, .rows = x.rows, .in = w.cols, .out = w.rows},
                      {.left = q, .right = w.data, .result = sums}, {base + layout.products, kProductWorkspaceBytes}, call.stream);
-  launch_finish<T>(op.spec.activation,
+  launch_finish<T>(results.activation,
                    {.sums = sums,
                     .row_scales = row_scales,
                     .scales = scales.f32(),
                     .bias = data_of<T>(b),
-                    .pre = call.out.size() > 1 ? data_of<T>(call.out[1]) : nullptr,
+                    .pre = data_of<T>(results.pre),
                     .y = data_of<T>(y),
                     .rows = y.rows,
                     .cols = int(y.cols)},
@@ -153,15 +161,20 @@ void launch(const QuantizedLinear& op, const Launch& call) {
   const Tensor &x = call.in[0], &w = call.in[1], &b = call.in[3], &y = call.out[0];
   SNUG_CHECK(x.cols == w.cols && y.cols == w.rows && x.rows == y.rows && w.dtype == DType::kI8);
   if (x.rows == 0) return;
-  if (multiplies_bytes(w.cols, w.rows)) {
-    return with_type(x.dtype, [&]<class T>() { multiply_bytes<T>(op, call); });
+  const Tensor kept = call.out.size() > 1 ? call.out[1] : Tensor(), pre = kept ? kept : y;
+  const bool in_bytes = multiplies_bytes(w.cols, w.rows), adapted = !op.spec.adapters.first_columns.empty();
+  if (in_bytes) {
+    const Results results = adapted ? Results{Activation::kNone, {}, pre} : Results{op.spec.activation, kept, y};
+    with_type(x.dtype, [&]<class T>() { multiply_bytes<T>(results, call); });
+    if (!adapted) return;
+  } else {
+    const Tensor weight = dequantized(w, call.in[2], x.dtype, call);
+    call.products->run(
+        {.kind = ProductKind::kForward, .dtype = x.dtype, .rows = x.rows, .in = w.cols, .out = w.rows, .bias = bool(b)},
+        {.left = x.data, .right = weight.data, .bias = b.data, .result = pre.data}, product_workspace(w, x.dtype, call), call.stream);
   }
-  const Tensor weight = dequantized(w, call.in[2], x.dtype, call), kept = call.out.size() > 1 ? call.out[1] : Tensor();
-  const Tensor& pre = kept ? kept : y;
-  call.products->run(
-      {.kind = ProductKind::kForward, .dtype = x.dtype, .rows = x.rows, .in = w.cols, .out = w.rows, .bias = bool(b)},
-      {.left = x.data, .right = weight.data, .bias = b.data, .result = pre.data}, product_workspace(w, x.dtype, call), call.stream);
-  if (op.spec.activation != Activation::kNone) launch_activation(Linear({.activation = op.spec.activation}), pre, y, call);
+  add_adapters(op.spec.adapters, call.in.subspan(4), pre, call);
+  if (op.spec.activation != Activation::kNone) launch_activation(op.spec.activation, pre, y, call);
 }
 
 void launch(const QuantizedLinearInputGradient& op, const Launch& call) {

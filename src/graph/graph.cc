@@ -29,6 +29,11 @@ ValueId Graph::add_parameter(std::string name, TensorDesc desc, int slot, bool t
   return ValueId(values_.size() - 1);
 }
 
+ValueId Graph::add_scales(std::string name, TensorDesc desc, int slot) {
+  values_.push_back({std::move(name), desc, Storage::kScales, slot, false});
+  return ValueId(values_.size() - 1);
+}
+
 ValueId Graph::add_copy(std::string name, TensorDesc desc, ValueId parameter) {
   values_.push_back({std::move(name), desc, Storage::kTransient, value(parameter).slot, false});
   return ValueId(values_.size() - 1);

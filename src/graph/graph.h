@@ -16,6 +16,7 @@ enum class Storage : uint8_t {
   kTransient,  // lives from its first to its last node; placed by the planner
   kParameter,  // a weight: `slot` is its index in the model's parameter table
   kGradient,   // the accumulated gradient of parameter `slot`
+  kScales,     // what the channels of an int8 parameter are multiples of
   kScalar,     // a small result that outlives micro-batches (the loss); `slot` numbers them
 };
 
@@ -31,6 +32,8 @@ class Graph {
  public:
   ValueId add_value(std::string name, TensorDesc desc);
   ValueId add_parameter(std::string name, TensorDesc desc, int slot, bool trainable);
+  // Of an int8 parameter.
+  ValueId add_scales(std::string name, TensorDesc desc, int slot);
   // A copy of a parameter in another type; its gradient is the parameter's.
   ValueId add_copy(std::string name, TensorDesc desc, ValueId parameter);
   ValueId add_scalar(std::string name, DType dtype);

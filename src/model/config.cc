@@ -88,6 +88,9 @@ std::string shown(const Json& value) {
   return text.size() <= kMaxShown ? text : text.substr(0, kMaxShown) + "...";
 }
 
+// The way of quantisation that snug has.
+constexpr const char* kQuantization = "snug_int8";
+
 class ConfigReader {
  public:
   ConfigReader(const Json& document, std::string_view origin)
@@ -107,6 +110,7 @@ class ConfigReader {
     if (config_.intermediate_size == 0) config_.intermediate_size = 4 * config_.hidden_size;
     read_eos();
     if (const Json* tied = value_of("tie_word_embeddings")) config_.tie_word_embeddings = *tied != false;
+    read_quantization();
     read_classifier_dropout();
     read_activation();
     check_sizes();
@@ -133,6 +137,17 @@ class ConfigReader {
     if (value == nullptr) return {};
     if (!value->is_string()) bad("{} is {}, expected a string", name, shown(*value));
     return value->get<std::string>();
+  }
+
+  void read_quantization() {
+    const Json* quantization = value_of("quantization_config");
+    if (quantization == nullptr) return;
+    const Json method = quantization->is_object() ? quantization->value("quant_method", Json()) : Json();
+    if (method != kQuantization) {
+      bad("quantization_config.quant_method is {}, supported: \"{}\" (snug quantize); use the original model", shown(method),
+          kQuantization);
+    }
+    config_.quantized = true;
   }
 
   Family read_family() const {
@@ -190,10 +205,6 @@ class ConfigReader {
     must_be("scale_attn_by_inverse_layer_idx", false);
     if (const Json* pruned = value_of("pruned_heads"); pruned != nullptr && !pruned->empty()) {
       bad("pruned_heads is not empty: models with pruned heads are not supported");
-    }
-    if (value_of("quantization_config") != nullptr) {
-      bad("has a quantization_config: quantised weights cannot be fine-tuned, use the original "
-          "model");
     }
   }
 
@@ -452,6 +463,11 @@ std::string to_json(const ModelConfig& config, Head head) {
   document["architectures"] = {architecture(config.family, head)};
   // transformers 5 reads dtype, earlier ones torch_dtype.
   document["dtype"] = document["torch_dtype"] = "float32";
+  if (config.quantized) {
+    document["quantization_config"] = {{"quant_method", kQuantization}};
+  } else {
+    document.erase("quantization_config");
+  }
   if (head == Head::kClassifier && !config.labels.empty()) write_labels(config, document);
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -36,6 +36,7 @@ struct ModelConfig {
   double attention_dropout = 0.1;
   std::optional<double> classifier_dropout;  // absent: hidden_dropout
   bool tie_word_embeddings = true;  // the word table is the head of a language model too
+  bool quantized = false;           // the weights of layers and words are int8, as snug quantize writes them
   double initializer_range = 0.02;
   double layer_norm_eps = 1e-12;
   std::vector<std::string> labels;  // by id; empty where the file names none

@@ -91,7 +91,7 @@ TEST(ParseConfig, RefusesBadValuesByName) {
       {R"({"is_decoder": true})", "is_decoder is true"},
       {R"({"add_cross_attention": true})", "add_cross_attention is true"},
       {R"({"pruned_heads": {"1": [0]}})", "pruned_heads"},
-      {R"({"quantization_config": {"bits": 8}})", "has a quantization_config"},
+      {R"({"quantization_config": {"bits": 8}})", "quantization_config.quant_method is null"},
       {R"({"model_type": "t5"})", "model_type is \"t5\", supported: \"bert\", \"roberta\", \"gpt2\""},
       {R"({"model_type": 3})", "model_type is 3, expected a string"},
       {R"({"model_type": null, "architectures": ["T5Model"]})",
@@ -184,6 +184,20 @@ TEST(ToJson, WritesLabelsAndKeepsTheRest) {
   const ModelConfig again = parse_config(to_json(config, Head::kClassifier), "config.json");
   EXPECT_EQ(again.labels, config.labels);
   EXPECT_EQ(to_json(again, Head::kClassifier), to_json(config, Head::kClassifier));
+}
+
+TEST(ToJson, SaysWhetherWeightsAreQuantized) {
+  ModelConfig config = with("{}");
+  EXPECT_FALSE(config.quantized);
+  config.quantized = true;
+  ModelConfig again = parse_config(to_json(config, Head::kNone), "config.json");
+  EXPECT_TRUE(again.quantized);
+  again.quantized = false;
+  EXPECT_FALSE(parse_config(to_json(again, Head::kNone), "config.json").quantized);
+  for (const char* other : {R"({"quantization_config": {"quant_method": "gptq"}})", R"({"quantization_config": {}})",
+                            R"({"quantization_config": 8})"}) {
+    EXPECT_THROW(with(other), Error) << other;
+  }
 }
 
 TEST(ToJson, NeedsNoSourceDocument) {

@@ -57,7 +57,10 @@ std::unique_ptr<Distilled> make_distilled(DistilledConfigs configs, Head head, c
   ModelConfig& teacher = configs.teacher;
   teacher.embedding_dropout = teacher.hidden_dropout = teacher.attention_dropout = 0;
   teacher.classifier_dropout = 0;
-  return std::make_unique<Distilled>(make_transformer(configs.student, head, configs.tuning), make_transformer(teacher, head, {}),
+  Tuning tuning = configs.tuning;
+  teacher.quantized |= tuning.quantize;
+  tuning.quantize &= !tuning.freeze.empty() || tuning.lora.rank > 0;  // else the teacher is all there is to quantise
+  return std::make_unique<Distilled>(make_transformer(configs.student, head, tuning), make_transformer(teacher, head, {}),
                                      distillation);
 }
 

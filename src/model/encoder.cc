@@ -44,7 +44,7 @@ Encoder::Encoder(const ModelConfig& config, Head head, const Tuning& tuning)
                    .own = {"encoder.layer.", "embeddings."},
                    .not_weights = {"position_ids"}}) {
   const int64_t hidden = config.hidden_size;
-  word_ = add_table("embeddings.word_embeddings.weight", config.vocab_size, /*is_factor=*/head == Head::kMaskedLm);
+  word_ = add_words("embeddings.word_embeddings.weight", /*is_factor=*/head == Head::kMaskedLm);
   position_ = add_table("embeddings.position_embeddings.weight", config.max_position_embeddings);
   type_ = add_table("embeddings.token_type_embeddings.weight", config.type_vocab_size);
   embedding_norm_ = add_norm("embeddings.LayerNorm");
@@ -93,6 +93,7 @@ void Encoder::add_masked_lm() {
 ValueId Encoder::embeddings(GraphWriter& writer) const {
   writer.begin_segment("embeddings");
   const ValueId y = writer.tokens("embeddings", config_.hidden_size);
+  const auto words = writer.words(word_);
   writer.graph().add_node(
       embedding({.hidden = config_.hidden_size,
                  .eps = float(config_.layer_norm_eps),
@@ -100,8 +101,8 @@ ValueId Encoder::embeddings(GraphWriter& writer) const {
                  .site = 0,
                  .position_offset = roberta() ? config_.pad_token_id + 1 : 0,
                  .padding_id = config_.pad_token_id}),
-      {writer.parameter(word_), writer.parameter(position_), writer.parameter(type_),
-       writer.parameter(embedding_norm_.gamma), writer.parameter(embedding_norm_.beta)},
+      {words.values, writer.parameter(position_), writer.parameter(type_), writer.parameter(embedding_norm_.gamma),
+       writer.parameter(embedding_norm_.beta), words.scales},
       {y, writer.statistics("embeddings.stats", Rows::kTokens, 2)});
   return y;
 }

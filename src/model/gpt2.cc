@@ -46,7 +46,7 @@ Gpt2::Gpt2(const ModelConfig& config, Head head, const Tuning& tuning)
     return add_linear(name, {.out = out, .in = in, .layout = WeightLayout::kInOut, .init_scale = init_scale});
   };
   const bool has_head = head == Head::kCausalLm, tied = config.tie_word_embeddings;
-  word_ = add_table("wte.weight", config.vocab_size, /*is_factor=*/has_head && tied);
+  word_ = add_words("wte.weight", /*is_factor=*/has_head && tied);
   position_ = add_table("wpe.weight", config.max_position_embeddings);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string layer = fmt::format("h.{}.", i);
@@ -65,7 +65,8 @@ Gpt2::Gpt2(const ModelConfig& config, Head head, const Tuning& tuning)
   vocabulary_ = word_;
   if (has_head && !tied) {
     vocabulary_ = add({.name = "lm_head.weight", .rows = config.vocab_size, .cols = hidden, .is_factor = true,
-                       .padded_rows = padded_vocabulary(config.vocab_size), .is_head = true, .parts = {{"lm_head.weight", config.vocab_size}}});
+                       .padded_rows = padded_vocabulary(config.vocab_size), .is_head = true, .quantizable = true,
+                       .parts = {{"lm_head.weight", config.vocab_size}}});
   }
   finish_table();
 }
@@ -73,11 +74,12 @@ Gpt2::Gpt2(const ModelConfig& config, Head head, const Tuning& tuning)
 ValueId Gpt2::embeddings(GraphWriter& writer) const {
   writer.begin_segment("embeddings");
   const ValueId y = writer.tokens("embeddings", config_.hidden_size);
+  const auto words = writer.words(word_);
   writer.graph().add_node(embedding({.hidden = config_.hidden_size,
                                      .norm = false,
                                      .dropout = float(config_.embedding_dropout),
                                      .site = 0}),
-                          {writer.parameter(word_), writer.parameter(position_), kNoValue, kNoValue, kNoValue},
+                          {words.values, writer.parameter(position_), kNoValue, kNoValue, kNoValue, words.scales},
                           {y, kNoValue});
   return y;
 }

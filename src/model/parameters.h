@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/memory.h"
+
 namespace snug {
 
 enum class Init : uint8_t { kZeros, kOnes, kNormal, kUniform };  // kUniform: within 1 / sqrt(cols)
@@ -35,12 +37,21 @@ struct Parameter {
   bool trained = true;     // false: frozen
   Stage stage = Stage::kEmbeddings;
   int layer = -1;  // of kLayer
+  bool is_in_out = false;    // of a layer's weight: stored as [inputs, channels]
+  bool quantizable = false;  // a large matrix, which int8 is exact enough for
+  bool quantized = false;    // it is int8 in memory
   std::vector<ParameterPart> parts;
 
   int64_t size() const { return rows * cols; }
   int64_t occupied_rows() const { return padded_rows > rows ? padded_rows : rows; }
   bool is_matrix() const { return is_factor && !is_vector && !is_table; }
   int64_t occupied() const { return occupied_rows() * cols; }
+
+  // As int8 it is [channels, inputs], and behind that, in fp32, a scale for each channel.
+  int64_t channels() const { return is_in_out ? cols : occupied_rows(); }
+  int64_t inputs() const { return is_in_out ? rows : cols; }
+  size_t scales_offset() const { return align_up(size_t(channels() * inputs())); }
+  size_t quantized_bytes() const { return scales_offset() + size_t(channels()) * sizeof(float); }
 };
 
 using ParameterTable = std::vector<Parameter>;

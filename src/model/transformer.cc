@@ -10,11 +10,13 @@
 #include "ops/cached_attention.h"
 #include "ops/convert.h"
 #include "ops/cross_entropy.h"
+#include "ops/dequantize.h"
 #include "ops/dropout.h"
 #include "ops/first_token.h"
 #include "ops/fusion.h"
 #include "ops/gradient_traffic.h"
 #include "ops/mean_pool.h"
+#include "ops/quantized_linear.h"
 #include "ops/residual_norm.h"
 #include "ops/target_rows.h"
 #include "ops/vocabulary_loss.h"
@@ -44,9 +46,16 @@ int64_t Transformer::largest_product_side() const {
   return is_language_model() ? std::max(layers, config_.vocab_size) : layers;
 }
 
-int Transformer::add_table(const std::string& name, int64_t rows, bool is_factor) {
+int Transformer::add_table(const std::string& name, int64_t rows) {
+  return add({.name = name, .rows = rows, .cols = config_.hidden_size, .is_table = true,
+              .parts = {{weight_names_.prefix + name, rows}}});
+}
+
+int Transformer::add_words(const std::string& name, bool is_factor) {
+  const int64_t rows = config_.vocab_size;
   return add({.name = name, .rows = rows, .cols = config_.hidden_size, .is_factor = is_factor, .is_table = true,
-              .padded_rows = is_factor ? padded_vocabulary(rows) : 0, .parts = {{weight_names_.prefix + name, rows}}});
+              .padded_rows = is_factor ? padded_vocabulary(rows) : 0, .quantizable = true,
+              .parts = {{weight_names_.prefix + name, rows}}});
 }
 
 int Transformer::add_vector(const std::string& name, int64_t size, Init init, bool is_factor, bool is_head) {
@@ -65,7 +74,8 @@ LinearSlots Transformer::add_joined_linear(const std::string& name, const std::v
   const auto count = int64_t(parts.size());
   const std::string prefix = each.is_head ? "" : weight_names_.prefix;
   Parameter weight{.name = name + ".weight", .rows = out_in ? count * each.out : each.in, .cols = out_in ? each.in : each.out,
-                   .init_scale = each.init_scale, .is_factor = true, .is_head = each.is_head, .parts = {}};
+                   .init_scale = each.init_scale, .is_factor = true, .is_head = each.is_head, .is_in_out = !out_in,
+                   .quantizable = !each.is_head, .parts = {}};
   Parameter bias{.name = name + ".bias", .cols = count * each.out, .is_vector = true, .init = Init::kZeros, .decays = false,
                  .is_factor = true, .is_head = each.is_head, .parts = {}};
   for (const std::string& part : parts) {
@@ -110,6 +120,7 @@ void Transformer::finish_table() {
                 fmt::format("there are {}, and all-linear", fmt::join(linear_names_, ", ")));
   }
   freeze(parameters_, tuning_.freeze);
+  choose_quantized(parameters_, config_, tuning_);
 }
 
 NormSlots Transformer::add_norm(const std::string& name, bool is_head) {
@@ -158,8 +169,36 @@ ValueId GraphWriter::parameter(int slot) {
   return found->second;
 }
 
+GraphWriter::Matrix GraphWriter::quantized(int slot) {
+  const Parameter& p = model_.parameters()[size_t(slot)];
+  const auto [found, fresh] = quantized_.try_emplace(slot);
+  if (fresh) {
+    const int64_t channels = options_.compute == DType::kF32 && !p.is_in_out ? p.rows : p.channels();
+    found->second.values = add_parameter(slot, {.dtype = DType::kI8, .rows = channels, .cols = p.inputs()});
+    found->second.scales = graph_.add_scales(place_.prefix + p.name + ".scales", {.cols = channels}, place_.first_slot + slot);
+  }
+  return found->second;
+}
+
+GraphWriter::Matrix GraphWriter::words(int slot) {
+  return model_.parameters()[size_t(slot)].quantized ? quantized(slot) : Matrix{parameter(slot)};
+}
+
+ValueId GraphWriter::dequantized(int slot) {
+  const auto [found, fresh] = converted_.try_emplace({slot, graph_.segments().size()}, kNoValue);
+  if (fresh) {
+    const auto [matrix, scales] = quantized(slot);
+    TensorDesc desc = graph_.value(matrix).desc;
+    desc.dtype = options_.compute;
+    found->second = graph_.add_value(graph_.value(matrix).name + " (dequantized)", desc);
+    graph_.add_node(dequantize(), {matrix, scales}, {found->second});
+  }
+  return found->second;
+}
+
 ValueId GraphWriter::factor(int slot) {
   const Parameter& p = model_.parameters()[size_t(slot)];
+  if (p.quantized) return dequantized(slot);
   const TensorDesc desc{.dtype = options_.compute, .rows = p.occupied_rows(), .cols = p.cols};
   const DType stored = stored_type(p);
   if (stored != options_.compute) {
@@ -184,20 +223,26 @@ DType GraphWriter::stored_type(const Parameter& p) const {
 
 ValueId GraphWriter::linear(const std::string& name, const LinearSlots& slots, Activation activation, ValueId x) {
   const Rows rows = graph_.value(x).desc.rows_are;
-  const ValueId w = factor(slots.weight), b = slots.bias < 0 ? kNoValue : factor(slots.bias);
-  const TensorDesc weight = graph_.value(w).desc;
-  const int64_t out = slots.layout == WeightLayout::kOutIn ? weight.rows : weight.cols;
+  const ValueId b = slots.bias < 0 ? kNoValue : factor(slots.bias);
+  const bool is_quantized = model_.parameters()[size_t(slots.weight)].quantized;
+  const Matrix w = is_quantized ? quantized(slots.weight) : Matrix{factor(slots.weight)};
+  const TensorDesc weight = graph_.value(w.values).desc;
+  const int64_t out = is_quantized || slots.layout == WeightLayout::kOutIn ? weight.rows : weight.cols;
   const ValueId y = value(name, rows, out);
-  std::vector<ValueId> inputs = {x, w, b}, outputs = {y};
+  std::vector<ValueId> inputs = {x, w.values}, outputs = {y};
+  if (is_quantized) inputs.push_back(w.scales);
+  inputs.push_back(b);
   if (keeps_pre_activation(activation)) outputs.push_back(saved(name + ".pre", rows, out));
-  LinearSpec spec{.activation = activation, .layout = slots.layout};
+  Adapters adapters;
   for (const AdapterSlots& adapter : slots.adapters) {
-    spec.adapters.first_columns.push_back(adapter.first_column);
-    spec.adapters.scale = float(model_.tuning().lora.scale());
+    adapters.first_columns.push_back(adapter.first_column);
+    adapters.scale = float(model_.tuning().lora.scale());
     inputs.push_back(adapter_input(adapter, x));
     inputs.push_back(factor(adapter.up));
   }
-  graph_.add_node(snug::linear(spec), std::move(inputs), std::move(outputs));
+  const OpPtr op = is_quantized ? quantized_linear({.activation = activation, .adapters = adapters})
+                                : snug::linear({.activation = activation, .layout = slots.layout, .adapters = adapters});
+  graph_.add_node(op, std::move(inputs), std::move(outputs));
   return y;
 }
 

@@ -65,7 +65,8 @@ class Transformer : public Model {
     bool is_head = false;
     double init_scale = 1.0;
   };
-  int add_table(const std::string& name, int64_t rows, bool is_factor = false);
+  int add_table(const std::string& name, int64_t rows);
+  int add_words(const std::string& name, bool is_factor);  // is_factor: the head of a language model too
   LinearSlots add_linear(const std::string& name, const LinearShape& shape);
   // One product for several layers of the files, whose rows lie below each other.
   LinearSlots add_joined_linear(const std::string& name, const std::vector<std::string>& parts, const LinearShape& each);
@@ -136,6 +137,11 @@ class GraphWriter {
 
   // y = activation(x w + b), a row for each row of x; y is called `name`.
   ValueId linear(const std::string& name, const LinearSlots& slots, Activation activation, ValueId x);
+  // A matrix that may be int8: then it has scales.
+  struct Matrix {
+    ValueId values, scales = kNoValue;
+  };
+  Matrix words(int slot);
   struct Normed {
     ValueId y, sum;
   };
@@ -162,6 +168,8 @@ class GraphWriter {
  private:
   ValueId add_parameter(int slot, const TensorDesc& desc);
   ValueId adapter_input(const AdapterSlots& slots, ValueId x);
+  Matrix quantized(int slot);
+  ValueId dequantized(int slot);
   StepGraph finish(ValueId loss, ValueId result);
 
   const Transformer& model_;
@@ -173,6 +181,7 @@ class GraphWriter {
   std::optional<Teaching> teaching_;
   std::map<std::pair<int, DType>, ValueId> parameters_;
   std::map<std::pair<int, size_t>, ValueId> converted_;  // by slot and segment
+  std::map<int, Matrix> quantized_;
 };
 
 // The families.

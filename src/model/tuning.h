@@ -23,6 +23,7 @@ struct LoraSpec {
 struct Tuning {
   std::vector<std::string> freeze;  // see freeze()
   LoraSpec lora;
+  bool quantize = false;  // matrices that are not trained are int8; see choose_quantized()
 };
 
 // Marks parameters as not trained. Each entry is one of
@@ -32,5 +33,11 @@ struct Tuning {
 //   a name or a pattern   with * for any text, of the tensors in files or their beginnings: *.attention.*, pooler
 // Errors (kUsage) say what there is: an entry that matches nothing, and a model that has nothing left to train.
 void freeze(ParameterTable& parameters, const std::vector<std::string>& entries);
+
+struct ModelConfig;
+
+// Marks parameters that are int8 in memory: all matrices that can be where the files hold them so, and those that are not
+// trained where that is asked for. There being none of these is an error (kUsage).
+void choose_quantized(ParameterTable& parameters, const ModelConfig& config, const Tuning& tuning);
 
 }  // namespace snug

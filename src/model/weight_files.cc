@@ -151,16 +151,29 @@ uint64_t WeightFolder::tensor_bytes() const {
   return bytes;
 }
 
-void WeightFolder::read_as_f32(std::string_view name, uint64_t first_element, std::span<float> out,
-                               NonFinite policy) const {
+const WeightFolder::Place& WeightFolder::place(std::string_view name) const {
   const auto place = places_.find(name);
   if (place == places_.end()) {
     fail(ErrorKind::kInput, "{}: has no tensor \"{}\"", folder_.string(), name);
   }
-  const TensorEntry& tensor = *place->second.tensor;
-  if (place->second.file == kInAdapter) return adapter_->file().read_as_f32(tensor, first_element, out, policy);
-  files_[place->second.file].read_as_f32(tensor, first_element, out, policy);
-  if (adapter_) adapter_->add_to(tensor, first_element, out);
+  return place->second;
+}
+
+void WeightFolder::read_as_f32(std::string_view name, uint64_t first_element, std::span<float> out,
+                               NonFinite policy) const {
+  const auto& [file, tensor] = place(name);
+  if (file == kInAdapter) return adapter_->file().read_as_f32(*tensor, first_element, out, policy);
+  files_[file].read_as_f32(*tensor, first_element, out, policy);
+  if (adapter_) adapter_->add_to(*tensor, first_element, out);
+}
+
+void WeightFolder::read_bytes(std::string_view name, uint64_t first_byte, std::span<std::byte> out) const {
+  if (adapter_) {
+    throw Error(ErrorKind::kInput, fmt::format("{}: an adapter can only be added to weights in floating point", folder_.string()),
+                "snug merge makes one model of it and the folder that int8 weights were made from; that can be quantised");
+  }
+  const auto& [file, tensor] = place(name);
+  files_[file].read_bytes(*tensor, first_byte, out);
 }
 
 }  // namespace snug

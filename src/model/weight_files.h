@@ -32,6 +32,8 @@ class WeightFolder {
   // As SafetensorsFile::read_as_f32. A name that is not here is an error.
   void read_as_f32(std::string_view name, uint64_t first_element, std::span<float> out,
                    NonFinite policy = NonFinite::kRefuse) const;
+  // As SafetensorsFile::read_bytes.
+  void read_bytes(std::string_view name, uint64_t first_byte, std::span<std::byte> out) const;
 
  private:
   struct Place {
@@ -39,6 +41,7 @@ class WeightFolder {
     const TensorEntry* tensor;
   };
   static constexpr size_t kInAdapter = size_t(-1);
+  const Place& place(std::string_view name) const;
   void open(const std::filesystem::path& folder);
   void add_replacements();
   void open_single(const std::filesystem::path& path);

@@ -12,6 +12,7 @@
 #include "core/philox.h"
 #include "core/progress.h"
 #include "model/model.h"
+#include "model/quantized_weights.h"
 #include "model/safetensors.h"
 #include "model/adapter.h"
 #include "model/weight_files.h"
@@ -47,6 +48,24 @@ std::vector<int64_t> expected_shape(const Parameter& parameter, const ParameterP
   return {part.rows, parameter.cols};
 }
 
+// What int8 tensors are besides: channel by channel, and with scales.
+std::string quantized_mismatch(const WeightFolder& files, const TensorEntry& tensor, const Parameter& parameter,
+                               const ParameterPart& part) {
+  if (!parameter.quantized) return fmt::format("{} is int8, expected floating point", tensor.name);
+  const int64_t channels = parameter.is_in_out ? parameter.cols : part.rows;
+  const std::vector<int64_t> expected = {channels, parameter.inputs()};
+  if (tensor.shape != expected) {
+    return fmt::format("{} is int8 {}, expected {}", tensor.name, format_shape(tensor.shape), format_shape(expected));
+  }
+  const TensorEntry* scales = files.find(scale_name(tensor.name));
+  if (scales == nullptr) return fmt::format("{} is int8, but {} is missing", tensor.name, scale_name(tensor.name));
+  if (!is_float(scales->dtype) || scales->shape != std::vector<int64_t>{channels}) {
+    return fmt::format("{} is {} {}, expected fp32 {}", scales->name, dtype_name(scales->dtype), format_shape(scales->shape),
+                       format_shape(std::vector<int64_t>{channels}));
+  }
+  return {};
+}
+
 // Tensors that are not weights of the layers: other heads, and buffers that old versions stored.
 bool may_be_unused(std::string_view name, const WeightNames& names) {
   if (name.starts_with(names.prefix)) name.remove_prefix(names.prefix.size());
@@ -80,11 +99,17 @@ Match match(const WeightFolder& files, const Model& model, const LoadOptions& op
       const TensorEntry* tensor = find_tensor(files, part.name, model.weight_names().prefix);
       tensors.push_back(tensor);
       if (tensor == nullptr) {
-        make_new = parameter.is_head || parameter.is_adapter;
+        make_new = (parameter.is_head && !parameter.quantized) || parameter.is_adapter;
         if (!make_new) missing.push_back(part.name);
         continue;
       }
       used.insert(tensor);
+      if (tensor->dtype == DType::kI8) {
+        const std::string mismatch = quantized_mismatch(files, *tensor, parameter, part);
+        if (!mismatch.empty()) mismatched.push_back(mismatch);
+        used.insert(files.find(scale_name(tensor->name)));
+        continue;
+      }
       const auto expected = expected_shape(parameter, part);
       if (tensor->shape == expected) continue;
       make_new = parameter.is_head && options.ignore_mismatched_sizes;
@@ -111,7 +136,43 @@ Match match(const WeightFolder& files, const Model& model, const LoadOptions& op
   return result;
 }
 
+// An int8 parameter, from int8 tensors or quantised on the way.
+void load_quantized(const WeightFolder& files, const Parameter& parameter, const std::vector<const TensorEntry*>& tensors,
+                    const Block& block) {
+  const auto inputs = size_t(parameter.inputs());
+  size_t before = 0;  // channels of earlier parts
+  const auto write = [&](size_t first, std::span<const std::byte> values, std::span<const float> scales) {
+    block.write((before + first) * inputs, values);
+    block.write(parameter.scales_offset() + (before + first) * sizeof(float), std::as_bytes(scales));
+  };
+  for (size_t n = 0; n < tensors.size(); ++n) {
+    const TensorEntry& tensor = *tensors[n];
+    const auto channels = size_t(parameter.is_in_out ? parameter.cols : parameter.parts[n].rows);
+    if (tensor.dtype == DType::kI8) {
+      const size_t most = std::max<size_t>(1, kPieceBytes / inputs);
+      std::vector<std::byte> values(most * inputs);
+      std::vector<float> scales(most);
+      in_pieces(channels, std::span(scales), [&](size_t first, std::span<float> piece) {
+        const auto bytes = std::span(values).first(piece.size() * inputs);
+        files.read_bytes(tensor.name, first * inputs, bytes);
+        files.read_as_f32(scale_name(tensor.name), first, piece);
+        write(first, bytes, piece);
+      });
+    } else {
+      const auto read = [&](uint64_t first, std::span<float> values) { files.read_as_f32(tensor.name, first, values); };
+      quantize_matrix({int64_t(channels), int64_t(inputs), parameter.is_in_out, read}, [&](const QuantizedChannels& some) {
+        write(size_t(some.first), std::as_bytes(some.values), some.scales);
+      });
+    }
+    before += channels;
+  }
+}
+
 }  // namespace
+
+std::vector<std::vector<const TensorEntry*>> find_parts(const WeightFolder& files, const Model& model) {
+  return match(files, model, {}).tensors;
+}
 
 LoadReport check_weights(const WeightFolder& files, const Model& model, const LoadOptions& options) {
   return match(files, model, options).report;
@@ -130,6 +191,8 @@ LoadReport load_weights(const WeightFolder& files, const Model& model, const Par
         initialize(table[i], first, piece, options);
         block.write(first * sizeof(float), std::as_bytes(piece));
       });
+    } else if (table[i].quantized) {
+      load_quantized(files, table[i], found.tensors[i], block);
     } else {
       size_t before = 0;  // elements of earlier parts
       for (const TensorEntry* tensor : found.tensors[i]) {
@@ -174,12 +237,44 @@ void initialize(const Parameter& parameter, size_t first, std::span<float> value
 
 namespace {
 
+// Int8 tensors of another folder under the names they are saved by, and their scales, which come first: wide types before
+// narrow ones keep all aligned.
+class QuantizedTensors {
+ public:
+  void add(const std::string& name, const TensorEntry& tensor, const WeightFolder& files) {
+    files_ = &files;
+    scales_.push_back({scale_name(name), files.find(scale_name(tensor.name))});
+    values_.push_back({name, &tensor});
+  }
+  void declare(std::vector<TensorEntry>& entries) const {
+    for (const auto* list : {&scales_, &values_}) {
+      for (const auto& [name, tensor] : *list) entries.push_back({name, tensor->dtype, tensor->shape});
+    }
+  }
+  void write(SafetensorsWriter& writer) const {
+    std::vector<std::byte> buffer(kPieceBytes);
+    for (const auto* list : {&scales_, &values_}) {
+      for (const auto& [name, tensor] : *list) {
+        in_pieces(tensor->bytes(), std::span(buffer), [&](size_t first, std::span<std::byte> piece) {
+          files_->read_bytes(tensor->name, first, piece);
+          writer.write_bytes(name, piece);
+        });
+      }
+    }
+  }
+
+ private:
+  const WeightFolder* files_ = nullptr;
+  std::vector<std::pair<std::string, const TensorEntry*>> scales_, values_;
+};
+
 // Reads elements [first, ...) of a part of parameter i; `before`: elements of its earlier parts.
 using ReadPart = std::function<void(size_t i, const ParameterPart& part, size_t before, size_t first, std::span<float> piece)>;
 
-// Those of a model's parameters that `wanted` names, under the names that it gives; empty: left out.
+// Those of a model's parameters that `wanted` names, under the names that it gives (empty: left out), and int8 tensors.
 void write_tensors(const std::filesystem::path& path, const Model& model,
-                   const std::function<std::string(const Parameter&, const ParameterPart&)>& name_of, const ReadPart& read) {
+                   const std::function<std::string(const Parameter&, const ParameterPart&)>& name_of, const ReadPart& read,
+                   const QuantizedTensors& quantized = {}) {
   const ParameterTable& table = model.parameters();
   std::vector<TensorEntry> entries;
   for (const Parameter& parameter : table) {
@@ -190,6 +285,7 @@ void write_tensors(const std::filesystem::path& path, const Model& model,
       if (!entry.name.empty()) entries.push_back(std::move(entry));
     }
   }
+  quantized.declare(entries);
   SafetensorsWriter writer(path, std::move(entries));
   std::vector<float> buffer(kPieceBytes / sizeof(float));
   for (size_t i = 0; i < table.size(); ++i) {
@@ -204,6 +300,7 @@ void write_tensors(const std::filesystem::path& path, const Model& model,
       before += count;
     }
   }
+  quantized.write(writer);
   writer.commit();
 }
 
@@ -218,14 +315,27 @@ std::string adapter_name(const Parameter& parameter, const ParameterPart& part) 
 
 void save_weights(const std::filesystem::path& folder, const Model& model, const ParameterMemory& memory,
                   const WeightFolder* originals) {
-  write_tensors(folder / "model.safetensors", model, file_name,
+  const auto original_of = [&](const Parameter& parameter, const ParameterPart& part) {
+    return originals != nullptr && !parameter.trained ? find_tensor(*originals, part.name, model.weight_names().prefix) : nullptr;
+  };
+  QuantizedTensors quantized;
+  const auto name_of = [&](const Parameter& parameter, const ParameterPart& part) {
+    const TensorEntry* const original = original_of(parameter, part);
+    return original != nullptr && original->dtype == DType::kI8 ? "" : file_name(parameter, part);
+  };
+  for (const Parameter& parameter : model.parameters()) {
+    for (const ParameterPart& part : parameter.parts) {
+      const TensorEntry* const original = original_of(parameter, part);
+      if (original != nullptr && original->dtype == DType::kI8) quantized.add(part.name, *original, *originals);
+    }
+  }
+  write_tensors(folder / "model.safetensors", model, name_of,
                 [&](size_t i, const ParameterPart& part, size_t before, size_t first, std::span<float> piece) {
-                  const bool kept = originals != nullptr && !model.parameters()[i].trained;
-                  const TensorEntry* const original =
-                      kept ? find_tensor(*originals, part.name, model.weight_names().prefix) : nullptr;
+                  const TensorEntry* const original = original_of(model.parameters()[i], part);
                   if (original != nullptr) return originals->read_as_f32(original->name, first, piece);
                   memory(i).read((before + first) * sizeof(float), std::as_writable_bytes(piece));
-                });
+                },
+                quantized);
 }
 
 void copy_weights(const std::filesystem::path& folder, const Model& model, const WeightFolder& from) {

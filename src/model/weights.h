@@ -16,8 +16,9 @@ namespace snug {
 
 class Model;
 class WeightFolder;
+struct TensorEntry;
 
-// Where parameter i lies, as fp32.
+// Where parameter i lies: as fp32, or int8 with its scales where it is quantised.
 using ParameterMemory = std::function<Block(size_t parameter)>;
 
 struct LoadOptions {
@@ -39,12 +40,15 @@ LoadReport load_weights(const WeightFolder& files, const Model& model, const Par
 // The same checks from the files' headers alone, before any memory is taken.
 LoadReport check_weights(const WeightFolder& files, const Model& model, const LoadOptions& options);
 
+// The tensors of the files by parameter and part, checked in the same way; null where the files have none.
+std::vector<std::vector<const TensorEntry*>> find_parts(const WeightFolder& files, const Model& model);
+
 // Elements [first, first + values.size()) of a parameter as a fresh model has it: a pure function of (seed, name,
 // element). `first` is even.
 void initialize(const Parameter& parameter, size_t first, std::span<float> values, const LoadOptions& options);
 
 // Writes model.safetensors under the Hugging Face names. What is not trained comes from `originals` where they have it: in
-// memory it may have been rounded.
+// memory it may have been rounded. Int8 tensors of theirs stay int8.
 void save_weights(const std::filesystem::path& folder, const Model& model, const ParameterMemory& memory,
                   const WeightFolder* originals = nullptr);
 

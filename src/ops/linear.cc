@@ -170,9 +170,13 @@ void Linear::run(const Call& call) const {
   });
 }
 
+std::optional<Remake> remake_activation(Activation activation, const Node& node, size_t which) {
+  if (which != 0 || !keeps_pre_activation(activation) || node.outputs.size() < 2 || node.outputs[1] == kNoValue) return {};
+  return Remake{std::make_shared<ActivationAgain>(activation), {node.outputs[1]}, Part::kActivations};
+}
+
 std::optional<Remake> Linear::remake(const Node& node, size_t which) const {
-  if (which != 0 || !keeps_pre_activation(spec.activation) || node.outputs.size() < 2 || node.outputs[1] == kNoValue) return {};
-  return Remake{std::make_shared<ActivationAgain>(spec.activation), {node.outputs[1]}, Part::kActivations};
+  return remake_activation(spec.activation, node, which);
 }
 
 void ActivationAgain::run(const Call& call) const {

@@ -39,6 +39,9 @@ struct LinearSpec {
 // gradient is wanted
 OpPtr linear(const LinearSpec& spec);
 
+// How a layer's output is made again from its argument, which is the node's second output.
+std::optional<Remake> remake_activation(Activation activation, const Node& node, size_t which);
+
 // The operators by name, for their kernels on other devices.
 
 // inputs {pre[rows, out]}; outputs {y[rows, out]}: a layer's output from what it keeps

@@ -23,9 +23,15 @@ size_t QuantizedLinear::workspace_bytes(const Sizing& sizing) const {
 void QuantizedLinear::run(const Call& call) const {
   const Tensor &x = call.in[0], &w = call.in[1], &b = call.in[3], &y = call.out[0];
   SNUG_CHECK(x.cols == w.cols && y.cols == w.rows && x.rows == y.rows);
-  float* const pre = call.out.size() > 1 ? call.out[1].f32() : nullptr;
-  quantized_product_nt({x.rows, w.cols, w.rows}, x.f32(), matrix(w, call.in[2]),
-                       {.bias = b.f32(), .activation = spec.activation, .pre = pre, .y = y.f32()}, call.workspace);
+  const Tensor kept = call.out.size() > 1 ? call.out[1] : Tensor();
+  QuantizedResult result{.bias = b.f32(), .activation = spec.activation, .pre = kept.f32(), .y = y.f32()};
+  const bool adapted = !spec.adapters.first_columns.empty();
+  const Tensor& argument = kept ? kept : y;
+  if (adapted) result = {.bias = b.f32(), .y = argument.f32()};  // the activation waits for the adapters
+  quantized_product_nt({x.rows, w.cols, w.rows}, x.f32(), matrix(w, call.in[2]), result, call.workspace);
+  if (!adapted) return;
+  add_adapters(spec.adapters, call.in.subspan(4), argument);
+  if (spec.activation != Activation::kNone) ActivationAgain(spec.activation).run({.in = {&argument, 1}, .out = {&y, 1}, .workspace = {}});
 }
 
 void QuantizedLinear::backward(const Node& node, GradientWriter& writer) const {
@@ -33,12 +39,13 @@ void QuantizedLinear::backward(const Node& node, GradientWriter& writer) const {
   if (dy == kNoValue) return;
   const auto db = b == kNoValue ? GradientWriter::Target() : writer.gradient_for(b);
   const auto dx = writer.gradient_for(x);
-  if (!db && !dx) return;
+  if (!db && !dx && spec.adapters.first_columns.empty()) return;
   const bool bends = spec.activation != Activation::kNone;
   if (bends || db) {
     const ValueId kept = bends ? writer.saved(node.outputs[keeps_pre_activation(spec.activation)]) : kNoValue;
     writer.emit(std::make_shared<LinearEpilogueGradient>(spec.activation), {dy, kept}, {bends ? dy : kNoValue, db.value});
   }
+  write_adapter_gradients(spec.adapters, node, 4, dy, writer);
   if (dx) {
     writer.emit(std::make_shared<QuantizedLinearInputGradient>(dx.accumulate), {dy, node.inputs[1], node.inputs[2]},
                 {dx.value});

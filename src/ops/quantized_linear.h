@@ -9,9 +9,10 @@ namespace snug {
 
 struct QuantizedLinearSpec {
   Activation activation = Activation::kNone;
+  Adapters adapters = {};
 };
 
-// inputs {x[rows, in], w[out, in] int8, scales[1, out] fp32, b[1, out] (optional)}
+// inputs {x[rows, in], w[out, in] int8, scales[1, out] fp32, b[1, out] (optional), then u and up of each adapter}
 // outputs {y[rows, out], pre[rows, out] if keeps_pre_activation()}; pre may be absent where no gradient is wanted
 OpPtr quantized_linear(const QuantizedLinearSpec& spec);
 
@@ -35,6 +36,9 @@ class QuantizedLinear final : public Op {
   size_t workspace_bytes(const Sizing& sizing) const override;
   void run(const Call& call) const override;
   void backward(const Node& node, GradientWriter& writer) const override;
+  std::optional<Remake> remake(const Node& node, size_t which) const override {
+    return remake_activation(spec.activation, node, which);
+  }
 
   const QuantizedLinearSpec spec;
 };

@@ -214,6 +214,7 @@ HWY_NOINLINE void multiply_tile(const std::byte* HWY_RESTRICT x, size_t x_stride
 #pragma GCC unroll 8
     for (size_t j = 0; j < kTileVectors; ++j) tile[i][j].clear();
   }
+#pragma GCC unroll 2
   for (size_t step = 0; step < steps; ++step, panel += width) {
     IntVector channels[kTileVectors];
 #pragma GCC unroll 8

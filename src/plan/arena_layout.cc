@@ -15,10 +15,13 @@ constexpr size_t kScalarBytes = kTensorAlignment;  // a handful of accumulators
 ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& needs) {
   ArenaLayout layout;
   layout.parameters.resize(parameters.size());
-  const auto is_trained = [&](const Parameter& p) { return needs.use == ArenaUse::kTraining && p.trained; };
+  const auto is_trained = [&](const Parameter& p) {
+    return needs.use == ArenaUse::kTraining && p.trained && !p.quantized;
+  };
   const auto is_half = [&](const Parameter& p) { return is_trained(p) && keeps_bfloat16(needs.optimizer, p); };
   const auto has_copy = [&](const Parameter& p) {
-    return !is_half(p) && p.is_factor && needs.compute != DType::kF32 && (p.is_vector || !needs.converts_weights || !is_trained(p));
+    return !is_half(p) && !p.quantized && p.is_factor && needs.compute != DType::kF32 &&
+           (p.is_vector || !needs.converts_weights || !is_trained(p));
   };
   const auto state_outside = [&](const Parameter& p) { return is_trained(p) && needs.offload >= Offload::kState; };
   const auto gradient_outside = [&](const Parameter& p) { return is_trained(p) && needs.offload >= Offload::kGradients; };
@@ -41,7 +44,14 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   place(layout.halves, &ParameterPlace::copy,
         [&](const Parameter& p) { return is_half(p) ? size_t(p.occupied()) * dtype_bytes(DType::kBF16) : 0; });
   place(layout.others, &ParameterPlace::weight,
-        [&](const Parameter& p) { return !is_trained(p) && (!has_copy(p) || p.is_table) ? exact_bytes(p) : 0; });
+        [&](const Parameter& p) {
+          if (p.quantized) return p.quantized_bytes();
+          return !is_trained(p) && (!has_copy(p) || p.is_table) ? exact_bytes(p) : 0;
+        });
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    ParameterPlace& at = layout.parameters[i];
+    if (parameters[i].quantized) at.scales = at.weight + parameters[i].scales_offset();
+  }
   place(layout.gradients, &ParameterPlace::gradient,
         [&](const Parameter& p) { return is_trained(p) && !gradient_outside(p) ? exact_bytes(p) : 0; });
   place(layout.states, &ParameterPlace::state,

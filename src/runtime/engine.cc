@@ -51,7 +51,8 @@ Block Engine::region(Region region) {
 Block Engine::weight(size_t parameter) {
   const ParameterPlace& place = plan_.layout.parameters[parameter];
   if (place.weight == kNoOffset && place.outside_weight == kNoOffset) return converted().at(place.copy, fp32_bytes(parameter));
-  return placed(place.weight, place.outside_weight, fp32_bytes(parameter));
+  const Parameter& p = model_.parameters()[parameter];
+  return placed(place.weight, place.outside_weight, p.quantized ? p.quantized_bytes() : fp32_bytes(parameter));
 }
 
 Block Engine::gradient(size_t parameter) {

@@ -65,7 +65,7 @@ class Engine {
 
   // In the order of the parameter table, whatever the plan; the block lives as long as the engine.
   Block region(Region region);
-  // One parameter in fp32, trained or not.
+  // One parameter in fp32, trained or not; an int8 one with its scales.
   Block weight(size_t parameter);
   Block gradient(size_t parameter);
   // After weights were written from outside.

@@ -38,8 +38,10 @@ std::byte* Executor::address(ValueId id) const {
     case Storage::kTransient: return base_ + layout_.transient.offset + plan_.values[size_t(id)].offset;
     case Storage::kParameter: {
       const ParameterPlace& place = layout_.parameters[slot];
-      return base_ + (value.desc.dtype == DType::kF32 ? place.weight : place.copy);
+      const bool is_copy = value.desc.dtype != DType::kF32 && value.desc.dtype != DType::kI8;
+      return base_ + (is_copy ? place.copy : place.weight);
     }
+    case Storage::kScales: return base_ + layout_.parameters[slot].scales;
     case Storage::kGradient: return base_ + layout_.parameters[slot].gradient;
     case Storage::kScalar: return base_ + layout_.scalars.offset + slot * sizeof(double);
   }

@@ -17,6 +17,17 @@ std::vector<Change> changes(const TrainingJob& job) {
   std::vector<Change> list = {
       {"--freeze embeddings", [](TrainOptions& o) { o.freeze.push_back("embeddings"); }},
       {"--freeze all-but-head", [](TrainOptions& o) { o.freeze.push_back("all-but-head"); }},
+      {"--freeze all-but-head --quantize int8",
+       [](TrainOptions& o) {
+         o.freeze.push_back("all-but-head");
+         o.quantize = "int8";
+       }},
+      {"--lora-rank 8", [](TrainOptions& o) { o.lora_rank = 8; }},
+      {"--lora-rank 8 --quantize int8",
+       [](TrainOptions& o) {
+         o.lora_rank = 8;
+         o.quantize = "int8";
+       }},
       {"--precision bf16", [](TrainOptions& o) { o.precision = "bf16"; }},
       {"--precision fp16", [](TrainOptions& o) { o.precision = "fp16"; }},
   };

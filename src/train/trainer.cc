@@ -201,6 +201,7 @@ Json Trainer::fingerprint() const {
           {"masking", {o.mlm_probability, o.whole_word_mask}},
           {"freeze", o.freeze},
           {"lora", {o.lora_rank, o.lora_alpha, o.lora_dropout, o.lora_target_modules}},
+          {"quantize", o.quantize},
           {"distillation", job_.teacher ? Json{job_.teacher->fingerprint, job_.distillation.temperature, job_.distillation.alpha} : Json()},
           {"labels", job_.folder.config.labels}};
 }

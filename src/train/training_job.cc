@@ -170,7 +170,24 @@ ModelConfig with_dropout(const TrainOptions& options, ModelConfig config) {
 
 Tuning tuning_of(const TrainOptions& o) {
   return {.freeze = o.freeze,
-          .lora = {.rank = o.lora_rank, .alpha = o.lora_alpha, .dropout = o.lora_dropout, .targets = o.lora_target_modules}};
+          .lora = {.rank = o.lora_rank, .alpha = o.lora_alpha, .dropout = o.lora_dropout, .targets = o.lora_target_modules},
+          .quantize = !o.quantize.empty()};
+}
+
+// Of a folder whose weights are int8 only the head can be trained.
+void check_trained(const TrainOptions& options, const ParameterTable& parameters, bool quantized_folder) {
+  if (quantized_folder && options.lora_rank > 0) {
+    throw Error(ErrorKind::kUsage, fmt::format("{}: its weights are int8, to which adapters cannot be added later", options.model),
+                "the folder it was made from with --quantize int8 occupies as little, and its adapters work with it");
+  }
+  const auto is_wrong = [](const Parameter& p) { return p.trained && p.quantized; };
+  const auto wrong = std::ranges::find_if(parameters, is_wrong);
+  if (wrong == parameters.end()) return;
+  throw Error(ErrorKind::kUsage,
+              fmt::format("{}: {} of its matrices are int8, which cannot be trained ({}{})", options.model,
+                          std::ranges::count_if(parameters, is_wrong), wrong->name,
+                          std::ranges::count_if(parameters, is_wrong) > 1 ? ", ..." : ""),
+              "--freeze all-but-head trains the head alone; the folder it was made from can be trained, with --quantize int8 --lora-rank 8 too");
 }
 
 void check_length(const TrainingJob& job) {
@@ -397,6 +414,7 @@ TrainingJob prepare_training(const TrainOptions& options, const std::optional<Pr
     build();
   }
   check_length(job);
+  check_trained(options, job.model->parameters(), job.folder.config.quantized);
   check_choosing(job);
   set_schedule(job);
   job.load = {.seed = options.seed,
