@@ -29,6 +29,7 @@ struct Variant {
   int64_t head_chunk = 256;  // of a language model
   bool converts = false;
   Optimizer optimizer = Optimizer::kAdamW;
+  Offload offload = Offload::kNone;
 };
 
 // The first so many layers, and the embeddings.
@@ -64,7 +65,7 @@ Plan plan_for(const Model& model, const Variant& variant, DeviceKind kind) {
   request.device = {.kind = kind, .threads = num_threads()};
   if (kind == DeviceKind::kCuda) complete_for_gpu(request, 0);
   request.pinned_capacity = variant.capacity;
-  request.pinned_choice = {variant.recompute, is_language(model) ? variant.head_chunk : 0, variant.converts};
+  request.pinned_choice = {variant.recompute, is_language(model) ? variant.head_chunk : 0, variant.converts, variant.offload};
   return make_plan(request);
 }
 
@@ -186,9 +187,9 @@ TEST_F(CudaEngineTest, LossesOnQuantizedLayersAgreeWithTheCpu) {
   SNUG_NEEDS_GPU();
   model_ = make_model(small_config(), Head::kClassifier, {.freeze = {"embeddings", "layers.0-1"}, .lora = {}, .quantize = true});
   const Curve cpu = on_cpu();
-  expect_close(on_gpu({kWhole, 0, DType::kF32}), cpu, 5e-3);
-  expect_close(on_gpu({300, 1, DType::kBF16}), cpu, 3e-2);
-  expect_close(on_gpu({kWhole, 3, DType::kF16}), cpu, 2e-2);
+  expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 5e-3);
+  expect_close(on_gpu({300, whole(1), DType::kBF16}), cpu, 3e-2);
+  expect_close(on_gpu({kWhole, whole(3), DType::kF16}), cpu, 2e-2);
 }
 
 TEST_F(CudaEngineTest, TwoRunsOfOnePlanAreBitEqual) {
@@ -223,6 +224,27 @@ TEST_F(CudaEngineTest, FrozenLayersAndAdaptersAgreeWithTheCpu) {
     expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 1e-4);
     expect_close(on_gpu({300, whole(2), DType::kF32}), cpu, 1e-4);
     expect_close(on_gpu({kWhole, {}, DType::kBF16}), cpu, 2e-2);
+  }
+}
+
+// Where state and gradients lie changes nothing: the same kernels read them over the bus.
+TEST_F(CudaEngineTest, StateAndGradientsOnTheHostGiveTheSameBits) {
+  SNUG_NEEDS_GPU();
+  for (const Optimizer optimizer : {Optimizer::kAdamW, Optimizer::kAdamW8Bit, Optimizer::kAdafactor}) {
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      for (const int64_t capacity : {kWhole, int64_t{300}}) {
+        SCOPED_TRACE(testing::Message() << optimizer_name(optimizer) << ", " << dtype_name(compute) << ", " << capacity << " tokens");
+        const auto variant = [&](Offload offload) {
+          return Variant{.capacity = capacity, .compute = compute, .optimizer = optimizer, .offload = offload};
+        };
+        const Curve inside = on_gpu(variant(Offload::kNone));
+        const Curve state = on_gpu(variant(Offload::kState)), gradients = on_gpu(variant(Offload::kGradients));
+        EXPECT_EQ(inside.losses, state.losses);
+        EXPECT_EQ(inside.weights, state.weights);
+        EXPECT_EQ(inside.losses, gradients.losses);
+        EXPECT_EQ(inside.weights, gradients.weights);
+      }
+    }
   }
 }
 
@@ -316,8 +338,8 @@ TEST_F(CudaLanguageEngineTest, LossesOnQuantizedLayersAgreeWithTheCpu) {
   SNUG_NEEDS_GPU();
   model_ = make_model(small_config(Family::kGpt2), Head::kCausalLm, {.freeze = {"embeddings", "layers.0-1"}, .lora = {}, .quantize = true});
   const Curve cpu = on_cpu();
-  expect_close(on_gpu({kWhole, 0, DType::kF32}), cpu, 5e-3);
-  expect_close(on_gpu({kWhole, 0, DType::kBF16}), cpu, 3e-2);
+  expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 5e-3);
+  expect_close(on_gpu({kWhole, {}, DType::kBF16}), cpu, 3e-2);
 }
 
 TEST_F(CudaLanguageEngineTest, OtherPlansAgree) {

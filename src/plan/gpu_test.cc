@@ -52,6 +52,7 @@ TEST(GpuProfile, PlansWithoutTheCard) {
   request.workload = {.batch_size = 32, .longest = 128, .step_tokens = 32 * 128};
   request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
   request.budget_bytes = card.memory_bytes;
+  request.pinned_offload = Offload::kNone;
   complete_for_gpu(request, card.overhead_bytes);
   const Plan roomy = make_plan(request);
   EXPECT_TRUE(roomy.fits);
@@ -70,6 +71,31 @@ TEST(GpuProfile, PlansWithoutTheCard) {
   const Plan least = make_plan(request);
   EXPECT_TRUE(least.fits);
   EXPECT_TRUE(least.choice.converts_weights);
+}
+
+// Two bytes a parameter of the layers stay on the card, and the tables in fp32; sixteen less two go to the host, if it has them.
+TEST(GpuProfile, TheHostTakesWhatTheUpdateAloneNeeds) {
+  const auto model = bert(30522, 768);
+  const auto parameters = uint64_t(parameter_count(model->parameters()));
+  PlanRequest request;
+  request.model = model.get();
+  request.graph.compute = DType::kBF16;
+  request.workload = {.batch_size = 32, .longest = 128, .step_tokens = 32 * 128};
+  request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
+  request.budget_bytes = uint64_t{900} << 20;
+  complete_for_gpu(request, 0);
+  const Plan plan = make_plan(request);
+  EXPECT_TRUE(plan.fits);
+  EXPECT_EQ(plan.choice.offload, Offload::kGradients);
+  EXPECT_LT(plan.minimum_budget_bytes, 5 * parameters);
+  EXPECT_GT(plan.layout.outside_bytes, 14 * parameters);
+  EXPECT_LE(plan.layout.outside_bytes, 17 * parameters);
+  EXPECT_GE(plan.host_peak_bytes, plan.layout.outside_bytes);
+  request.budget_bytes = uint64_t{40} << 30;
+  EXPECT_EQ(make_plan(request).choice.offload, Offload::kNone);
+  request.budget_bytes = uint64_t{900} << 20;
+  request.host_budget_bytes = plan.host_peak_bytes - 1;
+  EXPECT_NE(make_plan(request).choice.offload, Offload::kGradients);
 }
 
 // Texts of 512 tokens: room for 900 holds one, so layers are rather recomputed until two fit.
