@@ -38,7 +38,7 @@ std::vector<double> layer_shares(const Model& model) {
     before |= p.stage == Stage::kEmbeddings;
     if (p.stage != Stage::kLayer) continue;
     any[size_t(p.layer)] = true;
-    if (p.is_factor && !p.is_vector && !p.parts.empty()) matrices[size_t(p.layer)] = true;
+    if (p.is_factor && !p.is_vector && !p.is_adapter) matrices[size_t(p.layer)] = true;
   }
   std::vector<double> shares;
   for (size_t i = 0; i < any.size(); ++i) {

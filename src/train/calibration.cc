@@ -43,6 +43,7 @@ Json key_of(const Platform& platform, const PlanRequest& request) {
           {"device", cpu ? processor_name() : platform.facts().front().second},
           {"threads", cpu ? num_threads() : 0},
           {"precision", dtype_name(request.graph.compute)},
+          {"optimizer", optimizer_name(request.optimizer)},
           {"family", model_type(config.family)},
           {"head", int(request.model->head())},
           {"hidden", config.hidden_size},

@@ -20,6 +20,7 @@ namespace {
 struct Case {
   const char* model;
   Head head;
+  Tuning tuning{};
 };
 
 class Recomputing : public testing::TestWithParam<Case> {
@@ -29,7 +30,7 @@ class Recomputing : public testing::TestWithParam<Case> {
         rows_(parse_json(read_small_file(folder_ / "steps.json"), "steps.json")["batches"][0]) {
     ModelConfig config = parse_config(read_small_file(folder_ / "config.json"), "config.json");
     config.embedding_dropout = config.hidden_dropout = config.attention_dropout = 0.1;
-    model_ = make_model(config, GetParam().head);
+    model_ = make_model(config, GetParam().head, GetParam().tuning);
   }
 
   struct Result {
@@ -110,7 +111,9 @@ TEST_P(Recomputing, LayersMayDiffer) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Recomputing,
                          testing::Values(Case{"bert-tiny", Head::kClassifier}, Case{"roberta-mlm-tiny", Head::kMaskedLm},
-                                         Case{"gpt2-tiny", Head::kCausalLm}));
+                                         Case{"gpt2-tiny", Head::kCausalLm},
+                                         Case{"bert-tiny", Head::kClassifier, {.freeze = {}, .lora = {.rank = 4, .dropout = 0.1, .targets = {}}}},
+                                         Case{"gpt2-tiny", Head::kCausalLm, {.freeze = {"embeddings", "layers.0"}, .lora = {}}}));
 
 }  // namespace
 }  // namespace snug
