@@ -98,6 +98,8 @@ class Search {
     Plan plan = best ? evaluate(choice_of(*best), widened(*best).capacity) : evaluate(choice_of(smallest_), smallest_.capacity);
     plan.fits = best.has_value();
     plan.minimum_budget_bytes = minimum_bytes();
+    // What was compared, without the room that is left over: only so more memory is never predicted to be slower.
+    if (best) set_time(plan, best_seconds);
     return plan;
   }
 
@@ -255,8 +257,7 @@ class Search {
     plan.device = request_.device;
     plan.overhead_bytes = request_.process.overhead_bytes;
     plan.buffer_bytes = request_.process.buffer_bytes(plan.capacity);
-    plan.step_seconds = step_seconds(request_, speed_, choice, capacity);
-    if (speed_.measured) plan.tokens_per_second = double(mean_step_tokens(request_.workload)) / plan.step_seconds;
+    set_time(plan, step_seconds(request_, speed_, choice, capacity));
     itemise(plan);
     return plan;
   }
@@ -293,6 +294,11 @@ class Search {
       plan.peak_bytes = request_.process.startup_peak_bytes;
     }
     plan.host_peak_bytes = plan.peak_bytes;
+  }
+
+  void set_time(Plan& plan, double seconds) const {
+    plan.step_seconds = seconds;
+    if (speed_.measured) plan.tokens_per_second = double(mean_step_tokens(request_.workload)) / seconds;
   }
 
   // What is known about a candidate's need. The bound is mostly the truth, and much cheaper.
