@@ -17,7 +17,6 @@ std::vector<Change> changes(const TrainingJob& job) {
   std::vector<Change> list = {
       {"--optim adamw_8bit", [](TrainOptions& o) { o.optim = "adamw_8bit"; }},
       {"--optim adamw_bf16", [](TrainOptions& o) { o.optim = "adamw_bf16"; }},
-      {"--lora-rank 8", [](TrainOptions& o) { o.lora_rank = 8; }},
       {"--freeze embeddings", [](TrainOptions& o) { o.freeze.push_back("embeddings"); }},
       {"--freeze all-but-head", [](TrainOptions& o) { o.freeze.push_back("all-but-head"); }},
       {"--freeze all-but-head --quantize int8",
