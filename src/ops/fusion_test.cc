@@ -54,7 +54,7 @@ TEST(FuseBiasGradients, TheNormTakesTheSumOver) {
 
 // y = linear(activation(linear(x))), its gradient given, and z = linear(activation(linear(x))) with another weight where
 // what is between is read twice.
-Graph two_layers(Activation activation, bool read_twice, std::vector<bool> recomputed = {}) {
+Graph two_layers(Activation activation, bool read_twice, const Recomputation& recomputed = {}) {
   Graph graph;
   const TensorDesc tokens{.rows_are = Rows::kTokens, .cols = 8};
   auto parameter = [&, slot = 0](const char* name, int64_t rows) mutable {
@@ -78,7 +78,7 @@ Graph two_layers(Activation activation, bool read_twice, std::vector<bool> recom
 
 TEST(FuseActivationGradients, TheProductTakesTheEpilogueOver) {
   for (const bool recomputed : {false, true}) {
-    Graph graph = two_layers(Activation::kGeluTanh, false, {recomputed});
+    Graph graph = two_layers(Activation::kGeluTanh, false, {recomputed ? Parts::all() : Parts()});
     Node epilogue;
     for (const Node& node : graph.nodes()) {
       if (node.op->name() == "linear_epilogue_gradient") epilogue = node;
