@@ -34,11 +34,8 @@ StepGraph Distilled::build(const GraphOptions& options) const {
   Graph graph;
   GraphWriter teacher(*teacher_, without_backward, graph, {int(student_->parameters().size()), kPrefix});
   const Forward taught = teacher_->forward(teacher);
-  Teaching teaching{.distillation = distillation_, .x = taught.x};
-  if (taught.weight >= 0) teaching.weight = teacher.factor(taught.weight);
-  if (taught.bias >= 0) teaching.bias = teacher.factor(taught.bias);
   GraphWriter writer(*student_, options, graph);
-  writer.learn_from(teaching);
+  writer.learn_from({.distillation = distillation_, .forward = taught, .writer = &teacher});
   return student_->complete(writer);
 }
 

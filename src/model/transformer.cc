@@ -335,7 +335,7 @@ StepGraph GraphWriter::classification(ValueId logits) {
   std::vector<ValueId> inputs = {logits};
   if (teaching_) {
     spec.distillation = teaching_->distillation;
-    inputs.push_back(teaching_->x);
+    inputs.push_back(teaching_->forward.x);
   }
   graph_.add_node(cross_entropy(spec), std::move(inputs), {loss, gradient});
   return finish(loss, logits);
@@ -363,7 +363,9 @@ StepGraph GraphWriter::language(const Forward& forward) {
   std::vector<ValueId> inputs = {x, factor(weight), bias < 0 ? kNoValue : factor(bias)};
   if (teaching_) {
     spec.distillation = teaching_->distillation;
-    inputs.insert(inputs.end(), {teaching_->x, teaching_->weight, teaching_->bias});
+    const auto& [taught, taught_weight, taught_bias] = teaching_->forward;
+    GraphWriter& teacher = *teaching_->writer;
+    inputs.insert(inputs.end(), {taught, teacher.factor(taught_weight), taught_bias < 0 ? kNoValue : teacher.factor(taught_bias)});
   }
   graph_.add_node(vocabulary_loss(spec), std::move(inputs), {loss});
   return finish(loss, kNoValue);

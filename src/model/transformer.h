@@ -99,11 +99,12 @@ constexpr uint32_t adapter_site(int slot) { return (1u << 20) + uint32_t(slot); 
 
 Activation activation_of(HiddenAct act);
 
-// What a student learns from: the end of its teacher's forward pass in the same graph.
+// What a student learns from: the end of its teacher's forward pass in the same graph. Its head is written where the loss
+// is, so that what has to be made of its weights is not there before.
 struct Teaching {
   Distillation distillation;
-  ValueId x = kNoValue;                              // as in Forward
-  ValueId weight = kNoValue, bias = kNoValue;  // of the vocabulary's head
+  Forward forward;
+  GraphWriter* writer = nullptr;  // the teacher's
 };
 
 // Writes a model into a step graph.

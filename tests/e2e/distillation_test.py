@@ -58,6 +58,20 @@ class Promises(Distillation):
                     self.assertLessEqual(abs(report["measured_peak_bytes"] / report["predicted_peak_bytes"] - 1), 0.05)
                 self.train("no", student, data, *flags, "--memory", least - MIB, expect=4)
 
+    def test_an_int8_teacher_takes_less(self):
+        student, teacher = self.pair("gpt2", self.text, "--block-size", 32)
+        run("quantize", "--model", teacher, "--output-dir", self.path("int8"))
+        flags = ["--block-size", 32, "--recompute", "none", "--micro-batch-tokens", 32]
+        exact = self.train("exact", student, self.text, *flags, "--teacher", teacher)
+        losses = read_losses(self.path("exact"))
+        for name, more in ("folder", ["--teacher", self.path("int8")]), ("flag", ["--teacher", teacher, "--quantize", "int8"]):
+            report = self.train(name, student, self.text, *flags, *more)
+            self.assertEqual(report["measured_arena_bytes"], report["predicted_arena_bytes"])
+            weights = os.path.getsize(os.path.join(teacher, "model.safetensors"))
+            self.assertLess(report["measured_arena_bytes"], exact["measured_arena_bytes"] - 0.4 * weights)
+            for step, loss in read_losses(self.path(name)).items():
+                self.assertAlmostEqual(loss, losses[step], delta=0.02 * losses[step])
+
     def test_memory_never_changes_the_result(self):
         for student, teacher, data, flags in self.cases():
             with self.subTest(student=student):
