@@ -71,7 +71,11 @@ __global__ void dropout_kernel(const T* x, T* y, int64_t rows, int cols, bool ad
   Eight values;
   if (row < (per_token ? state->tokens : state->sequences)) {
     values = load_eight<kWhole>(x + row * cols, column, cols);
-    if (mask.on()) values *= mask_factors(mask, per_token ? token_mask_row(batch, row) : sequence_mask_row(batch, row), column);
+    if (mask.on()) {
+      MaskRow mask_row{batch.samples[per_token ? batch.row_of[row] : row], 0, 0};
+      if (per_token) mask_row.position = uint32_t(batch.positions[row]);
+      values *= mask_factors(mask, mask_row, column);
+    }
     if (add) values += load_eight<kWhole>(y + row * cols, column, cols);
   } else if (add) {
     return;
