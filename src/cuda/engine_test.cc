@@ -185,11 +185,19 @@ TEST_F(CudaEngineTest, EveryOptimizerAgreesWithTheCpu) {
 // Rounding to 127 steps takes values that differ in their last bit to one step or the next, so less agrees than in fp32.
 TEST_F(CudaEngineTest, LossesOnQuantizedLayersAgreeWithTheCpu) {
   SNUG_NEEDS_GPU();
-  model_ = make_model(small_config(), Head::kClassifier, {.freeze = {"embeddings", "layers.0-1"}, .lora = {}, .quantize = true});
-  const Curve cpu = on_cpu();
-  expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 5e-3);
-  expect_close(on_gpu({300, whole(1), DType::kBF16}), cpu, 3e-2);
-  expect_close(on_gpu({kWhole, whole(3), DType::kF16}), cpu, 2e-2);
+  const Tuning frozen{.freeze = {"layers.1-2"}, .lora = {}, .quantize = true};
+  const Tuning adapted{.freeze = {}, .lora = {.rank = 4, .targets = {"all-linear"}}, .quantize = true};
+  for (const Tuning& tuning : {frozen, adapted}) {
+    SCOPED_TRACE(tuning.lora.rank);
+    model_ = make_model(small_config(), Head::kClassifier, tuning);
+    const Curve cpu = on_cpu();
+    expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 5e-3);
+    expect_close(on_gpu({300, whole(1), DType::kBF16}), cpu, 3e-2);
+    const Curve plain = on_gpu({kWhole, {}, DType::kF16});
+    expect_close(plain, cpu, 2e-2);
+    EXPECT_EQ(on_gpu({kWhole, whole(3), DType::kF16}).losses, plain.losses) << "recomputation gives the same bits";
+    EXPECT_EQ(on_gpu({kWhole, Recomputation(4, {Part::kActivations}), DType::kF16}).losses, plain.losses);
+  }
 }
 
 TEST_F(CudaEngineTest, TwoRunsOfOnePlanAreBitEqual) {

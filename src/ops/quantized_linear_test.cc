@@ -130,6 +130,48 @@ TEST(QuantizedLinear, DoesNotDependOnThreadsOrOtherRows) {
   expect_same_on_two_threads([&] { return std::vector<std::vector<float>>{first_row(210)}; });
 }
 
+// With adapters: what the layer gives without them and without activation, plus theirs, then the activation; and their
+// gradients are those of a layer in fp32.
+TEST(QuantizedLinear, AddsAdaptersBeforeTheActivation) {
+  for (Activation activation : kAllActivations) {
+    const Batch batch;
+    OpHarness h(batch, 3);
+    const Shape shape = {20, 33, 24};
+    Node node = node_of(h, activation, shape);
+    const Node plain = {quantized_linear({}), node.inputs, {h.value(shape.rows, shape.out)}};
+    h.forward(plain);
+    const ValueId u = h.random(shape.rows, 3), up = h.random(8, 3);
+    node.op = quantized_linear({.activation = activation, .adapters = {.first_columns = {16}, .scale = 0.5f}});
+    node.inputs.insert(node.inputs.end(), {u, up});
+    h.forward(node);
+    Doubles pre = h.doubles(plain.outputs[0]), y(pre.size());
+    for (size_t r = 0; r < 20; ++r) {
+      for (size_t o = 0; o < 8; ++o) {
+        for (size_t i = 0; i < 3; ++i) pre[r * 24 + 16 + o] += 0.5 * h.doubles(u)[r * 3 + i] * h.doubles(up)[o * 3 + i];
+      }
+    }
+    for (size_t i = 0; i < pre.size(); ++i) y[i] = activate(activation, pre[i]);
+    EXPECT_TRUE(close("y", h.doubles(node.outputs[0]), y, 4e-6, 3)) << int(activation);
+
+    const Doubles dy = h.doubles(h.upstream(node.outputs[0]));
+    h.want(u, false);
+    h.want(up, true);
+    h.backward(node);
+    Doubles du(60), dup(24);
+    for (size_t r = 0; r < 20; ++r) {
+      for (size_t o = 0; o < 8; ++o) {
+        const double d = 0.5 * dy[r * 24 + 16 + o] * slope(activation, pre[r * 24 + 16 + o]);
+        for (size_t i = 0; i < 3; ++i) {
+          du[r * 3 + i] += d * h.doubles(up)[o * 3 + i];
+          dup[o * 3 + i] += d * h.doubles(u)[r * 3 + i];
+        }
+      }
+    }
+    EXPECT_TRUE(close("du", h.gained(u), du, 1e-4, 3)) << int(activation);
+    EXPECT_TRUE(close("dup", h.gained(up), dup, 1e-4, 3)) << int(activation);
+  }
+}
+
 // Where everything is as large as it can be, sums reach in * 127 * 127.
 TEST(QuantizedLinear, SumsDoNotOverflow) {
   on_each_target([] {

@@ -112,11 +112,39 @@ class FrozenLayers(Quantize):
         # Layers above the frozen ones get their gradient through them.
         self.train("middle", model, data, "--freeze", "layers.1-2", "--quantize", "int8", steps=10)
 
+    def test_adapters_learn_on_int8_layers(self):
+        model, data = self.classifier(hidden=64, layers=3)
+        text = self.write_text()
+        language = self.init("gpt2", train=text, vocab=400, model_type="gpt2")
+        for name, source, file, flags in ("bert", model, data, ["--lora-target-modules", "all-linear"]), ("gpt2", language, text, ["--block-size", 32]):
+            with self.subTest(name=name):
+                flags += ["--lora-rank", 4]
+                plain = self.train(f"{name}-plain", source, file, *flags, steps=20)
+                small = self.train(f"{name}-small", source, file, *flags, "--quantize", "int8", steps=20)
+                self.assertEqual(small["measured_arena_bytes"], small["predicted_arena_bytes"])
+                self.assertAlmostEqual(small["train_loss"], plain["train_loss"], delta=0.05)
+                env = {"XDG_CACHE_HOME": self.path("cache")}
+                both = run("eval", "--model", self.path(f"{name}-small"), "--compare-with", self.path(f"{name}-plain"), "--data", file, "--json",
+                           env=env).json()
+                self.assertLess(abs(both["difference"]["loss"]), 0.1)
+
+    def test_a_teacher_may_be_int8(self):
+        teacher, data = self.classifier(hidden=64, layers=3)
+        student = self.init("student", train=self.path("vocab-source.csv"), hidden=32)
+        flags = ["--teacher", teacher]
+        plain = self.train("plain", student, data, *flags, steps=10)
+        small = self.train("small", student, data, *flags, "--quantize", "int8", steps=10)
+        self.assertEqual(small["measured_arena_bytes"], small["predicted_arena_bytes"])
+        self.assertLess(small["predicted_arena_bytes"], plain["predicted_arena_bytes"])
+        self.assertAlmostEqual(small["train_loss"], plain["train_loss"], delta=0.05)
+
     def test_a_head_learns_on_an_int8_folder(self):
         model, data = self.classifier(hidden=64, layers=2)
         quantized, _ = self.quantize(model)
         self.train("head", quantized, data, "--freeze", "all-but-head", steps=10)
         self.assertEqual(run("inspect", self.path("head"), "--json").json()["quantized"], "int8")
+        refusal = run("train", "--model", quantized, "--train", data, "--lora-rank", 4, "--output-dir", self.path("no"), *self.cache(), expect=2)
+        self.assertIn("--quantize int8", refusal.err)
         run("eval", "--model", self.path("head"), "--data", data)
 
     def test_what_cannot_be_done(self):
