@@ -82,7 +82,7 @@ TEST(GpuProfile, TheHostTakesWhatTheUpdateAloneNeeds) {
   request.graph.compute = DType::kBF16;
   request.workload = {.batch_size = 32, .longest = 128, .step_tokens = 32 * 128};
   request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
-  request.budget_bytes = uint64_t{900} << 20;
+  request.budget_bytes = uint64_t{600} << 20;
   complete_for_gpu(request, 0);
   const Plan plan = make_plan(request);
   EXPECT_TRUE(plan.fits);
@@ -93,7 +93,7 @@ TEST(GpuProfile, TheHostTakesWhatTheUpdateAloneNeeds) {
   EXPECT_GE(plan.host_peak_bytes, plan.layout.outside_bytes);
   request.budget_bytes = uint64_t{40} << 30;
   EXPECT_EQ(make_plan(request).choice.offload, Offload::kNone);
-  request.budget_bytes = uint64_t{900} << 20;
+  request.budget_bytes = uint64_t{600} << 20;
   request.host_budget_bytes = plan.host_peak_bytes - 1;
   EXPECT_NE(make_plan(request).choice.offload, Offload::kGradients);
 }

@@ -20,6 +20,8 @@ constexpr int64_t kCapacityStep = 64;
 // Up to so many micro-batches every number is tried, beyond that every number that is larger by an eighth.
 constexpr int64_t kFewMicroBatches = 16;
 constexpr size_t kGraphsKept = 4;
+// The device keeps eight bytes for each page of 4 KiB of the host that it may read.
+constexpr uint64_t kHostBytesPerTableByte = 512;
 constexpr int kSweepBudgets = 24;
 
 // What layers recompute from the least to the most: each step adds a part to one more layer, cheap ones first, the first
@@ -282,6 +284,9 @@ class Search {
     if (request_.process.launch_bytes) {
       const size_t nodes = plan.step->graph.nodes().size() + (plan.scoring ? plan.scoring->graph.nodes().size() : 0);
       plan.items.push_back({"CUDA graphs", request_.process.launch_bytes(plan.capacity, nodes)});
+    }
+    if (!cpu && layout.outside_bytes > 0) {
+      plan.items.push_back({"page tables of the host's memory", layout.outside_bytes / kHostBytesPerTableByte + request_.process.arena_granule});
     }
     plan.items.push_back({cpu ? "heap and stacks" : "kernels loaded later", request_.process.slack_bytes});
     for (const PlanItem& item : plan.items) plan.peak_bytes += item.bytes;
