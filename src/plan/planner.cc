@@ -177,12 +177,13 @@ class Search {
   std::vector<int64_t> capacity_choices() const {
     const int64_t low = smallest_capacity(), high = useful_capacity();
     std::vector<int64_t> choices = {high};
-    for (int64_t parts = 2; choices.back() > low; parts += std::max<int64_t>(1, parts < kFewMicroBatches ? 1 : parts / 8)) {
+    for (int64_t parts = 2; parts <= high && choices.back() > low; parts += std::max<int64_t>(1, parts < kFewMicroBatches ? 1 : parts / 8)) {
       // Whole texts of the greatest length, where that is what there is.
       const int64_t even = (high + parts - 1) / parts;
       const int64_t texts = (even + low - 1) / low * low, rounded = (even + kCapacityStep - 1) / kCapacityStep * kCapacityStep;
       choices.push_back(std::clamp(request_.workload.lengths_vary() ? rounded : texts, low, choices.back()));
     }
+    choices.push_back(low);
     choices.erase(std::ranges::unique(choices).begin(), choices.end());
     return choices;
   }
