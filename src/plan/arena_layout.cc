@@ -64,7 +64,11 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   };
   take(layout.scalars, kScalarBytes);
   take(layout.tables, needs.table_bytes);
-  take(layout.transient, needs.transient_bytes);
+  size_t transient_bytes = needs.transient_bytes;
+  for (const Parameter& p : parameters) {
+    if (needs.state_visits && state_outside(p)) transient_bytes = std::max(transient_bytes, state_bytes(needs.optimizer, p));
+  }
+  take(layout.transient, transient_bytes);
   layout.bytes = align_up(layout.bytes, kPage);
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& p = parameters[i];
@@ -74,9 +78,7 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
     };
     if (weight_outside(p)) put(layout.parameters[i].outside_weight, exact_bytes(p));
     if (gradient_outside(p)) put(layout.parameters[i].outside_gradient, exact_bytes(p));
-    if (!state_outside(p)) continue;
-    put(layout.parameters[i].outside_state, state_bytes(needs.optimizer, p));
-    layout.largest_outside_state = std::max(layout.largest_outside_state, state_bytes(needs.optimizer, p));
+    if (state_outside(p)) put(layout.parameters[i].outside_state, state_bytes(needs.optimizer, p));
   }
   return layout;
 }

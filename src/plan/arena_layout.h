@@ -40,7 +40,6 @@ struct ArenaLayout {
   Stretch transient;
   size_t bytes = 0;  // whole pages
   size_t outside_bytes = 0;
-  size_t largest_outside_state = 0;  // of one parameter
 };
 
 enum class ArenaUse { kTraining, kInference };
@@ -51,6 +50,7 @@ struct ArenaNeeds {
   bool converts_weights = false;  // trained matrices are converted when used: they have no copies
   Optimizer optimizer = Optimizer::kAdamW;
   Offload offload = Offload::kNone;
+  bool state_visits = false;  // state that lies outside comes into the transient region, a parameter's at a time, to be updated
   size_t transient_bytes = 0, table_bytes = 0;
 };
 

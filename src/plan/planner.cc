@@ -252,6 +252,7 @@ class Search {
                                  .converts_weights = choice.converts_weights,
                                  .optimizer = request_.optimizer,
                                  .offload = choice.offload,
+                                 .state_visits = request_.device.kind == DeviceKind::kCpu,
                                  .transient_bytes = transient,
                                  .table_bytes = request_.process.table_bytes ? request_.process.table_bytes(plan.capacity) : 0});
     plan.arena_bytes = plan.layout.bytes;
@@ -279,7 +280,6 @@ class Search {
     }
     plan.items.push_back({training() ? "activations and workspace" : "activations",
                           taken - weights - copies - layout.gradients.bytes - layout.states.bytes});
-    if (cpu && layout.outside_bytes > 0) plan.items.push_back({"optimizer state being updated", layout.largest_outside_state});
     if (cpu) plan.items.push_back({"data and file buffers", plan.buffer_bytes});
     plan.items.push_back({cpu ? "program, libraries, tokenizer" : "CUDA context, libraries, kernels", plan.overhead_bytes});
     if (request_.process.launch_bytes) {

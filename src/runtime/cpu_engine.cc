@@ -57,9 +57,12 @@ void CpuEngine::update(const OptimizerStep& given, double max_gradient_norm) {
     const ParameterPlace& place = plan_.layout.parameters[i];
     std::byte* const weights = arena_.base() + (place.weight == kNoOffset ? place.copy : place.weight);
     const bool away = place.outside_state != kNoOffset;
-    std::byte* const state = away ? outside_.base() + place.outside_state : arena_.base() + place.state;
-    update_parameter(plan_.optimizer, parameter, i, weights, floats(place.gradient, fp32_bytes(i)), state, step);
-    if (away) outside_.release(place.outside_state, state_bytes(plan_.optimizer, parameter));
+    // No activation is needed any more: their region is where the state from outside is worked on.
+    const std::span<std::byte> state{arena_.base() + (away ? plan_.layout.transient.offset : place.state),
+                                     state_bytes(plan_.optimizer, parameter)};
+    if (away) outside_.read(place.outside_state, state);
+    update_parameter(plan_.optimizer, parameter, i, weights, floats(place.gradient, fp32_bytes(i)), state.data(), step);
+    if (away) outside_.write(place.outside_state, state);
   }
 }
 

@@ -1,7 +1,6 @@
 #include "runtime/outside_file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,7 +12,7 @@
 
 namespace snug {
 
-OutsideFile::OutsideFile(const std::filesystem::path& folder, size_t bytes) : bytes_(bytes) {
+OutsideFile::OutsideFile(const std::filesystem::path& folder, size_t bytes) {
   if (bytes == 0) return;
   make_directories(folder);
   std::string name = (folder / "outside-XXXXXX").string();
@@ -26,20 +25,12 @@ OutsideFile::OutsideFile(const std::filesystem::path& folder, size_t bytes) : by
                 fmt::format("{}: no room for {} of optimizer state: {}", folder.string(), format_bytes(bytes), std::strerror(status)),
                 "--cache-dir names another folder, --offload none keeps the state in memory");
   }
-  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
-  if (memory == MAP_FAILED) {
-    ::close(file_);
-    fail(ErrorKind::kStorage, "{}: cannot map {}: {}", folder.string(), format_bytes(bytes), std::strerror(errno));
-  }
-  base_ = static_cast<std::byte*>(memory);
 }
 
 OutsideFile::~OutsideFile() {
-  if (base_ != nullptr) ::munmap(base_, bytes_);
   if (file_ >= 0) ::close(file_);
 }
 
-// Through the file, so that no page of it becomes part of the process.
 void OutsideFile::read(size_t offset, std::span<std::byte> to) const {
   for (size_t done = 0; done < to.size();) {
     const ssize_t count = ::pread(file_, to.data() + done, to.size() - done, off_t(offset + done));
@@ -54,12 +45,6 @@ void OutsideFile::write(size_t offset, std::span<const std::byte> from) {
     if (count <= 0) fail(ErrorKind::kStorage, "optimizer state outside of memory: {}", std::strerror(errno));
     done += size_t(count);
   }
-}
-
-void OutsideFile::release(size_t offset, size_t bytes) {
-  const auto page = size_t(::sysconf(_SC_PAGESIZE));
-  SNUG_CHECK(offset % page == 0);
-  ::madvise(base_ + offset, align_up(bytes, page), MADV_DONTNEED);
 }
 
 }  // namespace snug

@@ -1,5 +1,5 @@
-// What a CPU run keeps outside of its arena: a file without a name, mapped, whose pages leave the process as soon as it has
-// worked on them. They stay in the system's cache while there is room.
+// What a CPU run keeps outside of its arena: a file without a name. It is read and written, never mapped, so that no page of
+// it is the process's own; the pages stay in the system's cache while there is room.
 #pragma once
 
 #include <cstddef>
@@ -20,14 +20,8 @@ class OutsideFile : public Memory {
   void read(size_t offset, std::span<std::byte> to) const override;
   void write(size_t offset, std::span<const std::byte> from) override;
 
-  std::byte* base() const { return base_; }
-  // The process has no need of these pages for now; whole pages, up to the next multiple.
-  void release(size_t offset, size_t bytes);
-
  private:
   int file_ = -1;
-  std::byte* base_ = nullptr;
-  size_t bytes_ = 0;
 };
 
 }  // namespace snug
