@@ -159,14 +159,14 @@ void CudaEngine::upload(const Batch& batch, float loss_scale) {
   copy(tables_.type_ids, batch.type_ids, dims.tokens);
   copy(tables_.row_of, batch.row_of, dims.tokens);
   copy(tables_.starts, batch.starts, dims.sequences + 1);
-  copy(tables_.labels, batch.labels, dims.sequences);
+  copy(tables_.labels, batch.labels, dims.sequences * dims.label_words);
   copy(tables_.samples, batch.samples, dims.sequences);
   copy(tables_.target_rows, batch.target_rows, dims.targets);
   copy(tables_.target_ids, batch.target_ids, dims.targets);
   auto* const starts = reinterpret_cast<int32_t*>(to + tables_.starts);
   std::fill(starts + dims.sequences + 1, starts + capacity.sequences + 1, int32_t(dims.tokens));
   auto* const labels = reinterpret_cast<int32_t*>(to + tables_.labels);
-  std::fill(labels + dims.sequences, labels + capacity.sequences, -1);
+  std::fill(labels + dims.sequences * dims.label_words, labels + capacity.sequences * capacity.label_words, -1);
   // Tokens by id: the gradient of the word table adds up each row's tokens in this order.
   sort_keys_.resize(size_t(dims.tokens));
   for (int64_t t = 0; t < dims.tokens; ++t) sort_keys_[size_t(t)] = uint64_t(uint32_t(batch.ids[t])) << 32 | uint64_t(t);

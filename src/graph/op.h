@@ -21,7 +21,8 @@ struct Dims {
   int64_t tokens = 0;     // sum of the sequences' lengths
   int64_t sequences = 0;  // number of packed sequences
   int64_t longest = 0;    // tokens of the longest sequence
-  int64_t targets = 0;    // tokens whose next or masked word is to be predicted; 0 where that is not the task
+  int64_t targets = 0;    // tokens for which something is to be predicted; 0 where that is not the task
+  int64_t label_words = 1;  // numbers that make up the label of a sequence
 };
 
 // What a plan is made for.
@@ -69,8 +70,10 @@ struct Batch {
   const int32_t* type_ids = nullptr;   // [tokens] segment: 0 first text, 1 second text
   const int32_t* row_of = nullptr;     // [tokens] which sequence a token belongs to
   const int32_t* starts = nullptr;     // [sequences + 1]
-  const int32_t* labels = nullptr;     // [sequences] class index, or -1 where there is none; in generation the number of
-                                       // the text, which its draws are counted by
+  // [sequences, label_words], what the loss is taken against. One class: its index, or -1 where there is none; and
+  // where classes have weights the bits of a float, its weight. Several classes: a bit for each, 32 in a word. Numbers: the bits of a float each, NaN where there is none. An answer: its first and last
+  // token, counted in the sequence, or -1. In generation: the number of the text, which its draws are counted by.
+  const int32_t* labels = nullptr;
   const uint64_t* samples = nullptr;   // [sequences] ordinal of the example in the run: names its dropout masks, and in
                                        // generation its place in the cache
   const int32_t* target_rows = nullptr;  // [targets] the tokens whose states predict, ascending

@@ -91,6 +91,14 @@ std::string shown(const Json& value) {
 // The way of quantisation that snug has.
 constexpr const char* kQuantization = "snug_int8";
 
+struct ProblemName {
+  Problem problem;
+  const char* name;
+};
+constexpr ProblemName kProblems[] = {{Problem::kOneLabel, "single_label_classification"},
+                                     {Problem::kManyLabels, "multi_label_classification"},
+                                     {Problem::kNumbers, "regression"}};
+
 class ConfigReader {
  public:
   ConfigReader(const Json& document, std::string_view origin)
@@ -272,10 +280,10 @@ class ConfigReader {
 
   void read_problem_type() {
     const std::string type = string_of("problem_type");
-    for (const char* known :
-         {"", "single_label_classification", "multi_label_classification", "regression"}) {
-      if (type == known) {
-        config_.problem_type = type;
+    if (type.empty()) return;
+    for (const ProblemName& known : kProblems) {
+      if (type == known.name) {
+        config_.problem = known.problem;
         return;
       }
     }
@@ -375,9 +383,12 @@ class ConfigReader {
   ModelConfig config_;
 };
 
-void write_labels(const ModelConfig& config, Json& document) {
-  document["problem_type"] =
-      config.num_labels() == 1 ? "regression" : "single_label_classification";
+void write_labels(const ModelConfig& config, Head head, Json& document) {
+  if (head == Head::kClassifier) {
+    document["problem_type"] = std::ranges::find(kProblems, config.problem_type(), &ProblemName::problem)->name;
+  } else {
+    document.erase("problem_type");
+  }
   Json id2label = Json::object(), label2id = Json::object();
   for (size_t id = 0; id < config.labels.size(); ++id) {
     id2label[std::to_string(id)] = config.labels[id];
@@ -425,6 +436,8 @@ std::string architecture(Family family, Head head) {
   switch (head) {
     case Head::kNone: return prefix + "Model";
     case Head::kClassifier: return prefix + "ForSequenceClassification";
+    case Head::kTagger: return prefix + "ForTokenClassification";
+    case Head::kSpans: return prefix + "ForQuestionAnswering";
     case Head::kCausalLm: return prefix + "LMHeadModel";
     case Head::kMaskedLm: return prefix + "ForMaskedLM";
   }
@@ -433,7 +446,7 @@ std::string architecture(Family family, Head head) {
 
 Head head_of(const ModelConfig& config) {
   for (const std::string& name : config.architectures) {
-    for (const Head head : {Head::kClassifier, Head::kCausalLm, Head::kMaskedLm}) {
+    for (const Head head : {Head::kClassifier, Head::kTagger, Head::kSpans, Head::kCausalLm, Head::kMaskedLm}) {
       if (name == architecture(config.family, head)) return head;
     }
   }
@@ -468,7 +481,8 @@ std::string to_json(const ModelConfig& config, Head head) {
   } else {
     document.erase("quantization_config");
   }
-  if (head == Head::kClassifier && !config.labels.empty()) write_labels(config, document);
+  const bool has_labels = head == Head::kClassifier || head == Head::kTagger;
+  if (has_labels && !config.labels.empty()) write_labels(config, head, document);
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

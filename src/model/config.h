@@ -16,7 +16,17 @@ enum class HiddenAct { kGelu, kGeluTanh, kRelu };
 enum class Family { kBert, kRoberta, kGpt2 };
 
 // What stands on top of the layers. A causal or masked language model's head shares the word table.
-enum class Head { kNone, kClassifier, kCausalLm, kMaskedLm };
+enum class Head {
+  kNone,
+  kClassifier,  // of a whole text: what its outputs mean is the Problem
+  kTagger,      // of single tokens
+  kSpans,       // the first and the last token of an answer
+  kCausalLm,
+  kMaskedLm,
+};
+
+// What a classifier's outputs stand for.
+enum class Problem { kOneLabel, kManyLabels, kNumbers };
 
 struct ModelConfig {
   Family family = Family::kBert;
@@ -40,10 +50,12 @@ struct ModelConfig {
   double initializer_range = 0.02;
   double layer_norm_eps = 1e-12;
   std::vector<std::string> labels;  // by id; empty where the file names none
-  std::string problem_type;         // empty where the file names none
+  std::optional<Problem> problem;   // where the file names one
   std::string raw;                  // the document as it was read
 
   int64_t num_labels() const { return int64_t(labels.size()); }
+  // One output is a number, as transformers has it.
+  Problem problem_type() const { return problem.value_or(labels.size() == 1 ? Problem::kNumbers : Problem::kOneLabel); }
   // Tokens a text may have: RoBERTa's positions begin behind its padding id.
   int64_t max_length() const {
     return family == Family::kRoberta ? max_position_embeddings - pad_token_id - 1 : max_position_embeddings;
@@ -64,8 +76,8 @@ Head head_of(const ModelConfig& config);
 ModelConfig parse_config(std::string_view text, std::string_view origin);
 
 // config.json of a model with this head whose weights are fp32, on top of the fields of
-// `config.raw`. Sizes are written as they stand in `config`; a classifier names `config.labels` (one
-// label: regression).
+// `config.raw`. Sizes are written as they stand in `config`; a classifier names `config.labels` and
+// what they stand for.
 std::string to_json(const ModelConfig& config, Head head);
 
 }  // namespace snug

@@ -207,7 +207,7 @@ TEST(ToJson, NeedsNoSourceDocument) {
   config.labels = {"score"};
   const ModelConfig again = parse_config(to_json(config, Head::kClassifier), "config.json");
   EXPECT_EQ(again.hidden_act, HiddenAct::kRelu);
-  EXPECT_EQ(again.problem_type, "regression");
+  EXPECT_EQ(again.problem_type(), Problem::kNumbers);
   EXPECT_EQ(again.hidden_size, 32);
 }
 

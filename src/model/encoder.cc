@@ -65,6 +65,8 @@ Encoder::Encoder(const ModelConfig& config, Head head, const Tuning& tuning)
     case Head::kNone: break;
     case Head::kClassifier: add_classifier(); break;
     case Head::kMaskedLm: add_masked_lm(); break;
+    case Head::kTagger:
+    case Head::kSpans: fail(ErrorKind::kUsage, "not yet");
     case Head::kCausalLm:
       fail(ErrorKind::kUsage, "--task clm: {} reads texts in both directions; it can learn classify and mlm",
            model_type(config.family));

@@ -63,7 +63,7 @@ DeviceTables device_tables(const Dims& capacity, const ParameterTable& parameter
   take(t.state, sizeof(StepState));
   for (size_t* array : {&t.ids, &t.positions, &t.type_ids, &t.row_of, &t.by_id}) take(*array, tokens * sizeof(int32_t));
   take(t.starts, (sequences + 1) * sizeof(int32_t));
-  take(t.labels, sequences * sizeof(int32_t));
+  take(t.labels, sequences * size_t(capacity.label_words) * sizeof(int32_t));
   take(t.samples, sequences * sizeof(uint64_t));
   for (size_t* array : {&t.target_rows, &t.target_ids}) take(*array, size_t(capacity.targets) * sizeof(int32_t));
   t.end_of_batch = t.bytes;

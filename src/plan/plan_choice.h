@@ -25,6 +25,7 @@ struct Workload {
   int64_t step_tokens = 0;  // most tokens a step can have
   int64_t mean_length = 0;  // tokens of an example on average: how well micro-batches fill; 0: not known
   int64_t sequences_per_example = 1;  // at most
+  int64_t label_words = 1;            // of a sequence
   TargetRule target_rule = TargetRule::kNone;
   double masked_share = 0;
   bool one_size = false;  // every micro-batch has as many tokens as it can: a device prepares for nothing less

@@ -379,7 +379,10 @@ class Search {
 }  // namespace
 
 Dims Workload::dims(int64_t tokens) const {
-  Dims dims{.tokens = tokens, .sequences = std::min(batch_size * sequences_per_example, tokens), .longest = longest};
+  Dims dims{.tokens = tokens,
+            .sequences = std::min(batch_size * sequences_per_example, tokens),
+            .longest = longest,
+            .label_words = label_words};
   switch (target_rule) {
     case TargetRule::kNone: break;
     case TargetRule::kEveryToken: dims.targets = tokens; break;
