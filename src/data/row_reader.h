@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,23 @@ struct Columns {
   std::string text{}, text_pair{}, label{};
 };
 
+// What the rows of a file are.
+enum class RowKind : uint8_t {
+  kTexts,      // a text or two, with or without a label
+  kWords,      // a text cut into words, each with a label of its own
+  kQuestions,  // a question and the text that holds its answer
+};
+
+struct Word {
+  size_t begin = 0, end = 0;  // bytes of the text
+  std::string_view label{};   // empty where there is none
+};
+
+struct Answer {
+  std::string_view text{};
+  uint64_t begin = 0;  // code points of the context
+};
+
 // Views are valid until the next call of next().
 struct Row {
   std::string_view text{};
@@ -27,6 +45,11 @@ struct Row {
       label{};        // as written; JSON numbers in decimal, booleans as true/false
   uint64_t line = 0;  // 1-based line where the row begins, for messages
   bool continues = false;  // the next row is more of the same document
+  // Of kWords: the text is the words with a space between each two, unless the file has the text itself.
+  std::span<const Word> words{};
+  // Of kQuestions: the text is the question, the second text the context. No answer: the context has none.
+  std::span<const Answer> answers{};
+  std::string_view id{};
 };
 
 enum class LabelNeed { kRequired, kOptional, kIgnored };
@@ -40,6 +63,7 @@ class RowReader {
 };
 
 struct RowReaderOptions {
+  RowKind kind = RowKind::kTexts;
   Columns columns{};
   LabelNeed labels = LabelNeed::kRequired;
   std::string stdin_format = "txt";  // an extension, as in "jsonl" or "csv.gz"

@@ -70,9 +70,10 @@ struct Batch {
   const int32_t* type_ids = nullptr;   // [tokens] segment: 0 first text, 1 second text
   const int32_t* row_of = nullptr;     // [tokens] which sequence a token belongs to
   const int32_t* starts = nullptr;     // [sequences + 1]
-  // [sequences, label_words], what the loss is taken against. One class: its index, or -1 where there is none; and
-  // where classes have weights the bits of a float, its weight. Several classes: a bit for each, 32 in a word. Numbers: the bits of a float each, NaN where there is none. An answer: its first and last
-  // token, counted in the sequence, or -1. In generation: the number of the text, which its draws are counted by.
+  // [sequences, label_words], what the loss is taken against. One class: its index, or -1 where there is none; and where
+  // classes have weights, the bits of a float, its weight. Several classes: a bit for each, 32 in a word. Numbers: the bits
+  // of a float each, NaN where there is none. An answer: its first and last token, counted in the sequence, or -1. In
+  // generation: the number of the text, which its draws are counted by.
   const int32_t* labels = nullptr;
   const uint64_t* samples = nullptr;   // [sequences] ordinal of the example in the run: names its dropout masks, and in
                                        // generation its place in the cache
