@@ -19,7 +19,7 @@ void run(const std::string& model, const std::string& file, uint64_t batch_size)
   const auto seconds_since = [](Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); };
   const ModelFolder folder = open_model_folder(model);
   DatasetOptions options;
-  options.max_length = size_t(folder.config.max_length());
+  options.encoding.max_length = size_t(folder.config.max_length());
   options.cache_folder = cache_folder({});
   options.threads = num_threads();
   auto start = Clock::now();

@@ -25,11 +25,17 @@ struct CommonOptions {
   int64_t max_length = 0;     // tokens a text; 0: what the model has positions for
   std::string text_column, text_pair_column, label_column;  // empty: by the usual names
   bool header = true;         // the first line of CSV and TSV files names the columns
+  std::string long_texts;     // what is kept of longer ones: head, tail, middle (both ends), windows; empty: head, and windows
+                              // of tag and qa
+  std::optional<int64_t> stride;  // tokens that a window shares with the one before; empty: a third of max_length
+  char label_separator = ',';     // multi-label: between the labels of a text
   std::string cache_dir;      // tokenized data; empty: $XDG_CACHE_HOME/snug or ~/.cache/snug
 };
 
 struct TrainOptions : CommonOptions {
-  std::string task;  // classify, clm, mlm; empty: from the model and the data
+  std::string task;  // classify, multi-label, regress, tag, qa, clm, mlm; empty: from the model and the data
+  double label_smoothing = 0;  // classify, tag: the share of the loss that all classes have part in
+  std::string class_weights;   // classify: balanced, or a weight for each class; empty: all weigh the same
   // Language modelling.
   int64_t block_size = 0;              // clm: tokens a block; 0: what the model has positions for
   bool concat = true;                  // clm: documents end to end in blocks; false: each is an example
@@ -155,11 +161,32 @@ struct InferenceOptions : CommonOptions {
   std::optional<std::string> text, text_pair;  // instead of a file
   std::string pooling = "mean";
   bool normalize = true;  // embeddings of length one
+  int64_t n_best_size = 5, max_answer_length = 30;  // qa: answers for each question, and tokens in one
+  bool version_2_with_negative = false;             // qa: there may be no answer
 };
+// Places in texts count code points, end exclusive.
+struct EntityPrediction {
+  std::string type, text;
+  uint64_t begin = 0, end = 0;
+  double score = 0;  // mean probability of its words' tags
+};
+struct AnswerPrediction {
+  std::string text;
+  uint64_t begin = 0, end = 0;  // in the context
+  double score = 0;             // among the answers that were found
+};
+// What a text was found to be; which of it is filled in depends on what the model was trained for.
 struct Prediction {
+  std::string id;  // where the input has one
   std::string label;
   double score = 0;  // of the label
   std::vector<std::pair<std::string, double>> scores;  // of every label, by id
+  std::optional<std::vector<std::string>> labels;      // multi-label: those with a probability above a half
+  std::optional<double> value;                         // regress
+  std::optional<std::vector<EntityPrediction>> entities;              // tag
+  std::vector<std::pair<std::string, std::string>> tags;              // tag: words and their labels
+  std::optional<std::vector<AnswerPrediction>> answers;               // qa: best first; none: the context has no answer
+  double no_answer_score = 0;  // qa: above 0, no answer is more likely than the best one
 };
 void predict(const InferenceOptions& options, const std::function<void(const Prediction&)>& on_prediction);
 void embed(const InferenceOptions& options, const std::function<void(const std::vector<float>&)>& on_embedding);

@@ -32,7 +32,7 @@ void add_memory_flags(CLI::App& command, CommonOptions& options) {
   command.add_flag("--tf32", options.tf32, "GPU: fp32 products may round their factors to TF32");
   command.add_option("--threads", options.threads, "processor threads; 0: all")->capture_default_str();
   command.add_option(spellings("--max-length,--max-seq-length"), options.max_length,
-                     "longest text in tokens, the rest is cut off; 0: as many as the model has positions")
+                     "longest text in tokens, see --long-texts; 0: as many as the model has positions")
       ->capture_default_str();
 }
 
@@ -43,6 +43,15 @@ void add_column_flags(CLI::App& command, CommonOptions& options, bool with_label
   if (with_label) {
     command.add_option(spellings("--label-column"), options.label_column, "column of the label [usual names]");
   }
+  if (with_label) {
+    command.add_option(spellings("--label-separator"), options.label_separator, "multi-label: what stands between the labels of a text")
+        ->capture_default_str();
+  }
+  command.add_option(spellings("--long-texts"), options.long_texts,
+                     "of texts above --max-length keep the head, the tail, both ends (middle goes), or all in windows "
+                     "[head; windows of tag and qa]");
+  command.add_option(spellings("--stride,--doc-stride"), options.stride,
+                     "tokens that a window shares with the one before it [a third of --max-length]");
   command.add_flag_callback(spellings("--no-header"), [&options] { options.header = false; },
                             "CSV and TSV: the first line is data; columns are #1, #2, ...");
 }

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 
@@ -44,7 +45,7 @@ void add_eval(CLI::App& app) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand("eval", "measure a trained model on labelled data");
   add_common(*command, flags->options, true);
-  command->add_option("--data", flags->options.data, "labelled data: .csv, .tsv, .jsonl, also .gz or .zst")->required();
+  command->add_option("--data", flags->options.data, "labelled data, in the formats of snug train")->required();
   command->add_option(spellings("--compare-with"), flags->compare_with,
                       "measure this model folder too, and show both: what quantisation or training has changed");
   command->add_flag("--json", flags->json, "one JSON object on standard output");
@@ -64,15 +65,61 @@ void add_eval(CLI::App& app) {
 }
 
 OrderedJson as_json(const Prediction& prediction) {
-  OrderedJson scores;
-  for (const auto& [label, score] : prediction.scores) scores[label] = score;
-  return {{"label", prediction.label}, {"score", prediction.score}, {"scores", std::move(scores)}};
+  OrderedJson json = OrderedJson::object();
+  if (!prediction.id.empty()) json["id"] = prediction.id;
+  if (prediction.value) {
+    json["value"] = *prediction.value;
+  } else if (prediction.entities) {
+    json["entities"] = OrderedJson::array();
+    for (const EntityPrediction& entity : *prediction.entities) {
+      json["entities"].push_back({{"type", entity.type}, {"text", entity.text}, {"start", entity.begin}, {"end", entity.end}, {"score", entity.score}});
+    }
+    json["words"] = OrderedJson::array();
+    for (const auto& [word, tag] : prediction.tags) json["words"].push_back({{"word", word}, {"label", tag}});
+  } else if (prediction.answers) {
+    json["answer"] = prediction.answers->empty() ? "" : prediction.answers->front().text;
+    json["no_answer_score"] = prediction.no_answer_score;
+    json["answers"] = OrderedJson::array();
+    for (const AnswerPrediction& answer : *prediction.answers) {
+      json["answers"].push_back({{"text", answer.text}, {"start", answer.begin}, {"end", answer.end}, {"score", answer.score}});
+    }
+  } else {
+    if (prediction.labels) {
+      json["labels"] = *prediction.labels;
+    } else {
+      json["label"] = prediction.label;
+      json["score"] = prediction.score;
+    }
+    json["scores"] = OrderedJson::object();
+    for (const auto& [label, score] : prediction.scores) json["scores"][label] = score;
+  }
+  return json;
+}
+
+// One line, or where there are entities one for each.
+std::string as_text(const Prediction& prediction) {
+  if (prediction.value) return fmt::format("{:.6g}", *prediction.value);
+  if (prediction.labels) return fmt::format("{}", fmt::join(*prediction.labels, ","));
+  if (prediction.answers) {
+    if (prediction.answers->empty()) return "(no answer)";
+    const AnswerPrediction& best = prediction.answers->front();
+    return fmt::format("{}\t{}\t{}\t{:.4f}", best.text, best.begin, best.end, best.score);
+  }
+  if (prediction.entities) {
+    std::string lines;
+    for (const EntityPrediction& entity : *prediction.entities) {
+      lines += fmt::format("{}\t{}\t{}\t{}\t{:.4f}\n", entity.type, entity.text, entity.begin, entity.end, entity.score);
+    }
+    return lines;  // an empty line ends a text
+  }
+  return fmt::format("{}\t{:.4f}", prediction.label, prediction.score);
 }
 
 void add_input(CLI::App& command, InferenceOptions& options) {
-  command.add_option("--input", options.input, "texts: .jsonl, .csv, .tsv, .txt (a text a line); - is standard input");
-  command.add_option("--text", options.text, "one text instead of a file");
-  command.add_option(spellings("--text-pair"), options.text_pair, "the second text that goes with --text");
+  command.add_option("--input", options.input,
+                     "texts: .jsonl, .csv, .tsv, .txt (a text a line); tagged words: .conll; questions: SQuAD's .json; - is standard input");
+  command.add_option("--text,--question", options.text, "one text, or question, instead of a file");
+  command.add_option(spellings("--text-pair,--context"), options.text_pair, "the second text that goes with it: where the answer is");
 }
 
 void add_predict(CLI::App& app) {
@@ -81,9 +128,13 @@ void add_predict(CLI::App& app) {
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("predict", "label texts with a trained model");
+  CLI::App* command = app.add_subcommand("predict", "what a trained model says about texts: labels, a number, entities, answers");
   add_common(*command, flags->options, false);
   add_input(*command, flags->options);
+  command->add_option(spellings("--n-best-size"), flags->options.n_best_size, "qa: answers for each question")->capture_default_str();
+  command->add_option(spellings("--max-answer-length"), flags->options.max_answer_length, "qa: tokens of the longest answer")
+      ->capture_default_str();
+  command->add_flag(spellings("--version-2-with-negative"), flags->options.version_2_with_negative, "qa: there may be no answer");
   command->add_flag("--json", flags->json, "one JSON object on standard output");
   command->callback([flags] {
     const bool list = flags->json && !flags->options.text;  // a file gives a list inside the one object
@@ -93,7 +144,7 @@ void add_predict(CLI::App& app) {
       if (list) std::fputs(first ? "\n" : ",\n", stdout);
       first = false;
       if (flags->json) std::fputs(as_json(prediction).dump().c_str(), stdout);
-      else std::puts(fmt::format("{}\t{:.4f}", prediction.label, prediction.score).c_str());
+      else std::puts(as_text(prediction).c_str());
     });
     if (flags->json) std::puts(list ? "\n]}" : "");
   });

@@ -25,8 +25,11 @@ struct TrainingFlags {
 
 void add_data_flags(CLI::App& command, TrainingFlags& flags) {
   TrainOptions& o = flags.options;
-  command.add_option("--task", o.task, "classify, clm (write on), mlm (fill in) [from the model and the data]");
-  command.add_option(spellings("--train,--train-file"), o.train, "training data: .csv, .tsv, .jsonl, .txt, also .gz or .zst")
+  command.add_option("--task", o.task,
+                     "classify, multi-label, regress (a number), tag (words), qa (answers in a text), clm (write on), mlm (fill in) "
+                     "[from the model and the data]");
+  command.add_option(spellings("--train,--train-file"), o.train,
+                     "training data: .csv, .tsv, .jsonl, .txt; tag: .conll, .jsonl; qa: SQuAD's .json, .jsonl; also .gz or .zst")
       ->required();
   command.add_option(spellings("--validation,--validation-file"), o.validation, "validation data");
   command.add_option(spellings("--validation-split-percentage"), o.validation_split_percentage,
@@ -39,6 +42,11 @@ void add_data_flags(CLI::App& command, TrainingFlags& flags) {
                    "clm: tokens see the documents before their own in a block");
   command.add_option(spellings("--mlm-probability"), o.mlm_probability, "mlm: share of the tokens to guess")->capture_default_str();
   command.add_flag(spellings("--whole-word-mask"), o.whole_word_mask, "mlm: all tokens of a word, or none");
+  command.add_option(spellings("--label-smoothing-factor"), o.label_smoothing,
+                     "classify, tag: this share of every label is spread over all classes")
+      ->capture_default_str();
+  command.add_option(spellings("--class-weights"), o.class_weights,
+                     "classify: balanced (rare classes count more), or a weight for each class, comma-separated [all the same]");
   add_column_flags(command, o, /*with_label=*/true);
   command.add_option(spellings("--cache-dir"), o.cache_dir, "where tokenized data is kept [~/.cache/snug]");
   command.add_flag(spellings("--ignore-mismatched-sizes"), o.ignore_mismatched_sizes,

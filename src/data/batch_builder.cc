@@ -2,25 +2,28 @@
 
 #include <algorithm>
 
+#include "core/error.h"
+
 namespace snug {
 
-BatchBuilder::BatchBuilder(const Dims& capacity) {
+BatchBuilder::BatchBuilder(const Dims& capacity) : label_words_(capacity.label_words) {
   for (auto* list : {&ids_, &positions_, &type_ids_, &row_of_}) list->reserve(size_t(capacity.tokens));
   starts_.reserve(size_t(capacity.sequences) + 1);
-  labels_.reserve(size_t(capacity.sequences));
+  labels_.reserve(size_t(capacity.sequences * capacity.label_words));
   samples_.reserve(size_t(capacity.sequences));
   for (auto* list : {&target_rows_, &target_ids_}) list->reserve(size_t(capacity.targets));
 }
 
 uint64_t BatchBuilder::bytes(const Dims& capacity) {
   return uint64_t(capacity.tokens) * 4 * sizeof(int32_t) +
-         uint64_t(capacity.sequences + 1) * (2 * sizeof(int32_t) + sizeof(uint64_t)) +
+         uint64_t(capacity.sequences + 1) * ((1 + size_t(capacity.label_words)) * sizeof(int32_t) + sizeof(uint64_t)) +
          uint64_t(capacity.targets) * 2 * sizeof(int32_t);
 }
 
-void BatchBuilder::add(std::span<const int32_t> ids, std::span<const int32_t> type_ids, int32_t label,
-                       std::optional<uint64_t> sample) {
-  const auto row = int32_t(labels_.size());
+void BatchBuilder::add(std::span<const int32_t> ids, std::span<const int32_t> type_ids,
+                       std::span<const int32_t> labels, std::optional<uint64_t> sample) {
+  SNUG_CHECK(int64_t(labels.size()) == label_words_);
+  const auto row = int32_t(samples_.size());
   for (size_t t = 0; t < ids.size(); ++t) {
     ids_.push_back(ids[t]);
     type_ids_.push_back(type_ids.empty() ? 0 : type_ids[t]);
@@ -28,7 +31,7 @@ void BatchBuilder::add(std::span<const int32_t> ids, std::span<const int32_t> ty
     row_of_.push_back(row);
   }
   starts_.push_back(int32_t(ids_.size()));
-  labels_.push_back(label);
+  labels_.insert(labels_.end(), labels.begin(), labels.end());
   samples_.push_back(sample.value_or(uint64_t(row)));
   longest_ = std::max(longest_, int64_t(ids.size()));
 }

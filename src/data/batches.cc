@@ -1,6 +1,7 @@
 #include "data/batches.h"
 
 #include <algorithm>
+#include <bit>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -15,7 +16,7 @@ namespace {
 
 // The most that one step can hold.
 struct StepLimits {
-  size_t examples = 0, sequences = 0, tokens = 0, targets = 0, micro_batches = 0;
+  size_t examples = 0, sequences = 0, tokens = 0, targets = 0, micro_batches = 0, label_words = 1;
 };
 
 StepLimits step_limits(const Dataset& data, const BatchOptions& options) {
@@ -23,10 +24,11 @@ StepLimits step_limits(const Dataset& data, const BatchOptions& options) {
   limits.examples = std::min(options.batch_size, data.rows());
   limits.sequences = limits.examples * data.most_sequences();
   limits.tokens = std::min<uint64_t>(limits.examples * data.longest(), data.tokens());
-  if (options.language_task == LanguageTask::kCausal) limits.targets = limits.tokens;
-  if (options.language_task == LanguageTask::kMasked) {
+  if (options.token_task == TokenTask::kNextWord || options.token_task == TokenTask::kTag) limits.targets = limits.tokens;
+  if (options.token_task == TokenTask::kMaskedWord) {
     limits.targets = limits.examples * Masker::most_chosen(data.longest(), options.masks->share);
   }
+  limits.label_words = data.label_words() + !options.class_weights.empty();
   // First fit leaves at most one bin half empty or emptier: two bins hold more than one capacity.
   const size_t bins = 2 * limits.tokens / size_t(options.capacity_tokens) + 1;
   limits.micro_batches = std::min(limits.examples, bins);
@@ -39,7 +41,7 @@ struct StepBuffers {
   explicit StepBuffers(const StepLimits& limits) {
     for (auto* array : {&ids, &positions, &type_ids, &row_of}) array->resize(limits.tokens);
     starts.resize(limits.sequences + limits.micro_batches);
-    labels.resize(limits.sequences);
+    labels.resize(limits.sequences * limits.label_words);
     samples.resize(limits.sequences);
     rows.resize(limits.sequences);
     target_rows.resize(limits.targets);
@@ -50,7 +52,7 @@ struct StepBuffers {
   static size_t bytes(const StepLimits& limits) {
     return limits.tokens * 4 * sizeof(int32_t) +
            (limits.sequences + limits.micro_batches) * sizeof(int32_t) +
-           limits.sequences * (sizeof(int32_t) + 2 * sizeof(uint64_t)) +
+           limits.sequences * (limits.label_words * sizeof(int32_t) + 2 * sizeof(uint64_t)) +
            limits.targets * 2 * sizeof(int32_t) + limits.micro_batches * sizeof(MicroBatch);
   }
 
@@ -66,20 +68,23 @@ class StepMaker {
   StepMaker(const Dataset& data, const BatchOptions& options)
       : data_(data),
         options_(options),
+        label_words_(step_limits(data, options).label_words),
         steps_per_epoch_(steps_per_epoch(data.rows(), options.batch_size)),
         packer_(step_limits(data, options).examples),
         lengths_(step_limits(data, options).examples),
         rows_(lengths_.size()) {
     example_.ids.reserve(data.longest());
-    example_.type_ids.reserve(data.longest());
-    if (options.language_task == LanguageTask::kMasked) masker_.emplace(options.masks, options.seed, data.longest());
+    for (auto* list : {&example_.type_ids, &example_.tags}) list->reserve(data.longest());
+    example_.labels.reserve(std::max<size_t>(data.label_words(), data.labels().names.size()));
+    if (options.token_task == TokenTask::kMaskedWord) masker_.emplace(options.masks, options.seed, data.longest());
   }
 
   static size_t bytes(const Dataset& data, const BatchOptions& options, const StepLimits& limits) {
-    const bool masks = options.language_task == LanguageTask::kMasked;
+    const bool masks = options.token_task == TokenTask::kMaskedWord;
     return (masks ? Masker::bytes(data.longest()) : 0) + Packer::bytes(limits.examples) +
            limits.examples * (sizeof(uint32_t) + sizeof(uint64_t)) +
-           data.longest() * 2 * sizeof(int32_t);
+           data.longest() * 3 * sizeof(int32_t) +
+           std::max<size_t>(data.label_words(), data.labels().names.size()) * sizeof(int32_t);
   }
 
   void make(uint64_t number, StepBuffers& out) {
@@ -91,6 +96,7 @@ class StepMaker {
     out.step.step = number;
     out.step.epoch = epoch;
     Cursor at;
+    weight_ = 0;
     for (size_t bin = 0; bin < bins; ++bin) {
       const auto members = packer_.order().subspan(at.example, packer_.bin_sizes()[bin]);
       out.micro_batches[bin] = fill(members, epoch * data_.rows() + first, at, out);
@@ -98,7 +104,8 @@ class StepMaker {
     }
     out.step.examples = at.example;
     out.step.tokens = at.token;
-    out.step.targets = options_.language_task == LanguageTask::kNone ? at.example : at.target;
+    out.step.targets = options_.token_task == TokenTask::kNone ? at.example : at.target;
+    out.step.weight = options_.class_weights.empty() ? double(out.step.targets) : weight_;
     out.step.micro_batches = std::span(out.micro_batches).first(bins);
   }
 
@@ -141,7 +148,7 @@ class StepMaker {
     batch.type_ids = range(out.type_ids, begin.token, at.token);
     batch.row_of = range(out.row_of, begin.token, at.token);
     batch.starts = range(out.starts, begin.start, at.start);
-    batch.labels = range(out.labels, begin.sequence, at.sequence);
+    batch.labels = range(out.labels, begin.sequence * label_words_, at.sequence * label_words_);
     batch.samples = range(out.samples, begin.sequence, at.sequence);
     batch.rows = range(out.rows, begin.sequence, at.sequence);
     batch.target_rows = range(out.target_rows, begin.target, at.target);
@@ -168,17 +175,30 @@ class StepMaker {
     std::fill_n(out.row_of.begin() + ptrdiff_t(at.token), length, int32_t(at.sequence - batch.sequence));
     add_targets(sample, ids, int32_t(at.token - batch.token), at, out);
     out.starts[at.start++] = int32_t(at.token - batch.token);
-    out.labels[at.sequence] = example_.label;
+    add_labels(out.labels.data() + at.sequence * label_words_);
     out.samples[at.sequence++] = sample;
     at.token += length;
   }
 
+  void add_labels(int32_t* to) {
+    std::ranges::copy(example_.labels, to);
+    if (options_.class_weights.empty()) return;
+    const int32_t label = example_.labels[0];
+    const float weight = label < 0 ? 0.0f : options_.class_weights[size_t(label)];
+    to[label_words_ - 1] = std::bit_cast<int32_t>(weight);
+    weight_ += weight;
+  }
+
   void add_targets(uint64_t sample, std::span<int32_t> ids, int32_t first_row, Cursor& at, StepBuffers& out) {
-    if (options_.language_task == LanguageTask::kNone) return;
+    if (options_.token_task == TokenTask::kNone) return;
     int32_t *const rows = out.target_rows.data() + at.target, *const originals = out.target_ids.data() + at.target;
     size_t count = 0;
-    if (options_.language_task == LanguageTask::kCausal) {
+    if (options_.token_task == TokenTask::kNextWord) {
       for (; count + 1 < ids.size(); ++count) rows[count] = int32_t(count), originals[count] = ids[count + 1];
+    } else if (options_.token_task == TokenTask::kTag) {
+      for (size_t t = 0; t < ids.size(); ++t) {
+        if (example_.tags[t] >= 0) rows[count] = int32_t(t), originals[count++] = example_.tags[t];
+      }
     } else {
       // Evaluation masks the same tokens every time.
       count = masker_->apply(options_.shuffle ? sample : sample % data_.rows(), ids, rows, originals);
@@ -189,11 +209,13 @@ class StepMaker {
 
   const Dataset& data_;
   BatchOptions options_;
+  size_t label_words_;
   uint64_t steps_per_epoch_;
   Packer packer_;
   std::vector<uint32_t> lengths_;  // [examples of the step]
   std::vector<uint64_t> rows_;     // [examples of the step]
   Example example_;
+  double weight_ = 0;  // of the examples in this step
   std::optional<Masker> masker_;
 };
 
@@ -210,9 +232,10 @@ void check_options(const Dataset& data, const BatchOptions& options) {
 
 Batch MicroBatch::view() const {
   return {.dims = {.tokens = int64_t(ids.size()),
-                   .sequences = int64_t(labels.size()),
+                   .sequences = sequences(),
                    .longest = longest,
-                   .targets = int64_t(target_rows.size())},
+                   .targets = int64_t(target_rows.size()),
+                   .label_words = label_words()},
           .ids = ids.data(),
           .positions = positions.data(),
           .type_ids = type_ids.data(),

@@ -15,16 +15,17 @@
 
 namespace snug {
 
-// What the model learns to predict besides a label of the whole text.
-enum class LanguageTask : uint8_t { kNone, kCausal, kMasked };
+// What the model learns to predict about single tokens.
+enum class TokenTask : uint8_t { kNone, kNextWord, kMaskedWord, kTag };
 
 struct BatchOptions {
   uint64_t seed = 42;
   uint64_t batch_size = 8;                 // examples per step
   int64_t capacity_tokens = 0;             // of a micro-batch; no example may be longer
   bool shuffle = true;                     // false: in the order of the file, for evaluation
-  LanguageTask language_task = LanguageTask::kNone;
-  std::shared_ptr<const MaskTable> masks{};  // of kMasked
+  TokenTask token_task = TokenTask::kNone;
+  std::shared_ptr<const MaskTable> masks{};  // of kMaskedWord
+  std::vector<float> class_weights{};      // a word more in every label; empty: all weigh the same
   int depth = 2;                           // steps ready ahead of the one being used
   uint64_t first_step = 0, last_step = 0;  // [first, last): the stream ends before last_step
 };
@@ -33,13 +34,15 @@ struct BatchOptions {
 struct MicroBatch {
   std::span<const int32_t> ids, positions, type_ids, row_of;  // [tokens]
   std::span<const int32_t> starts;                            // [sequences + 1]
-  std::span<const int32_t> labels;                            // [sequences]
+  std::span<const int32_t> labels;                            // [sequences, label_words]
   std::span<const uint64_t> samples;  // [sequences] epoch * rows + position in the epoch's order, times the most
                                       // sequences a row has, plus the sequence's place in its row
   std::span<const uint64_t> rows;     // [sequences] of the dataset
   std::span<const int32_t> target_rows, target_ids;  // [targets]
   int64_t longest = 0;
 
+  int64_t sequences() const { return int64_t(samples.size()); }
+  int64_t label_words() const { return samples.empty() ? 1 : int64_t(labels.size() / samples.size()); }
   Batch view() const;
 };
 
@@ -47,6 +50,7 @@ struct StepBatch {
   uint64_t step = 0, epoch = 0;
   uint64_t examples = 0, tokens = 0;
   uint64_t targets = 0;  // what the loss is the mean of: tokens to be predicted, or else examples
+  double weight = 0;     // of all targets: their number where classes have no weights
   std::span<const MicroBatch> micro_batches;
 };
 

@@ -113,7 +113,7 @@ TEST_F(BatchesTest, CarryEveryExampleOncePerEpochWithItsContents) {
         const int32_t begin = batch.starts[s], length = batch.starts[s + 1] - begin;
         longest = std::max<int64_t>(longest, length);
         ASSERT_EQ(size_t(length), example.ids.size());
-        EXPECT_EQ(batch.labels[s], example.label);
+        EXPECT_EQ(batch.labels[s], example.labels[0]);
         for (int32_t t = 0; t < length; ++t) {
           ASSERT_EQ(batch.ids[begin + t], example.ids[size_t(t)]);
           ASSERT_EQ(batch.type_ids[begin + t], example.type_ids[size_t(t)]);

@@ -32,7 +32,7 @@ uint64_t hash_of_header(const CacheHeader& header) {
   return XXH3_64bits(&header, offsetof(CacheHeader, header_hash));
 }
 
-// The count, the final id of every label in order of first appearance, the names in final order.
+// The count, the final id of every label in order of first appearance, how often each occurs and the names in final order.
 std::string serialized(const LabelCollector::Result& labels) {
   std::string out;
   const auto put = [&](uint32_t value) {
@@ -40,6 +40,7 @@ std::string serialized(const LabelCollector::Result& labels) {
   };
   put(uint32_t(labels.labels.names.size()));
   for (const int32_t id : labels.final_ids) put(uint32_t(id));
+  for (const uint64_t count : labels.counts) put(uint32_t(count)), put(uint32_t(count >> 32));
   for (const std::string& name : labels.labels.names) {
     put(uint32_t(name.size()));
     out += name;
@@ -56,10 +57,14 @@ bool parse_labels(std::string_view bytes, LabelCollector::Result& labels) {
     return true;
   };
   uint32_t count = 0;
-  if (!take(count) || count > bytes.size() / 8) return false;
+  if (!take(count) || count > bytes.size() / 16) return false;
   for (uint32_t i = 0, id = 0; i < count; ++i) {
     if (!take(id) || id >= count) return false;
     labels.final_ids.push_back(int32_t(id));
+  }
+  for (uint32_t i = 0, low = 0, high = 0; i < count; ++i) {
+    if (!take(low) || !take(high)) return false;
+    labels.counts.push_back(uint64_t(high) << 32 | low);
   }
   for (uint32_t i = 0, size = 0; i < count; ++i) {
     if (!take(size) || size > bytes.size()) return false;
@@ -106,20 +111,32 @@ int open_nameless(const std::filesystem::path& beside) {
 }  // namespace
 
 uint32_t record_hash(const RecordContents& contents) {
-  const uint64_t head = uint64_t(uint32_t(contents.label)) << 32 | contents.split;
-  return uint32_t(XXH3_64bits_withSeed(contents.ids.data(), contents.ids.size_bytes(),
-                                       mix64(contents.row) ^ mix64(head)));
+  const uint64_t head = uint64_t(contents.labels.size() << 1 | contents.continues) << 32 | contents.split;
+  uint64_t hash = mix64(head);
+  for (const std::span<const int32_t> part : {contents.labels, contents.ids, contents.tags}) {
+    if (!part.empty()) hash = XXH3_64bits_withSeed(part.data(), part.size_bytes(), hash);
+  }
+  return uint32_t(hash);
 }
 
 void append_record(const RecordContents& contents, uint32_t id_bytes, std::vector<char>& out) {
-  const RecordHead head{record_hash(contents), contents.label, contents.split};
+  SNUG_CHECK(contents.tags.empty() || contents.tags.size() == contents.ids.size());
+  const RecordHead head{record_hash(contents),
+                        uint32_t(contents.labels.size()) | (contents.continues ? RecordHead::kContinues : 0), contents.split};
   const size_t begin = out.size();
-  out.resize(begin + sizeof head + contents.ids.size() * id_bytes);
-  std::memcpy(out.data() + begin, &head, sizeof head);
-  char* target = out.data() + begin + sizeof head;
-  for (const int32_t id : contents.ids) {
-    std::memcpy(target, &id, id_bytes);  // little-endian: the low bytes come first
-    target += id_bytes;
+  out.resize(begin + sizeof head + contents.labels.size_bytes() + contents.ids.size() * id_bytes +
+             contents.tags.size() * sizeof(uint16_t));
+  char* target = out.data() + begin;
+  const auto put = [&](const void* from, size_t bytes) {
+    std::memcpy(target, from, bytes);
+    target += bytes;
+  };
+  put(&head, sizeof head);
+  for (const int32_t label : contents.labels) put(&label, sizeof label);
+  for (const int32_t id : contents.ids) put(&id, id_bytes);  // little-endian: the low bytes come first
+  for (const int32_t tag : contents.tags) {
+    const uint16_t stored = tag < 0 ? kNoTag : uint16_t(tag);
+    put(&stored, sizeof stored);
   }
 }
 

@@ -15,7 +15,7 @@
 
 namespace snug {
 
-inline constexpr uint32_t kCacheVersion = 2;
+inline constexpr uint32_t kCacheVersion = 3;
 
 // Written as it lies in memory, little-endian.
 struct CacheHeader {
@@ -27,33 +27,40 @@ struct CacheHeader {
   int64_t source_mtime_ns = 0;
   uint64_t source_hash = 0;
   uint64_t fingerprint = 0;
-  uint64_t rows = 0, tokens = 0, truncated_rows = 0;
+  uint64_t rows = 0, tokens = 0, long_rows = 0;
   uint32_t longest = 0, vocab = 0;
   uint32_t most_sequences = 1;  // of a row
   int32_t separator = -1;       // behind which a row is cut into sequences; -1: rows are whole
+  uint64_t labelling = 0;       // Labelling
   uint64_t index_begin = 0;   // (rows + 1) u64 offsets of the records
   uint64_t labels_begin = 0;  // from here to the end: the labels
   uint64_t file_bytes = 0;
   uint64_t tail_hash = 0;    // XXH3 of [index_begin, file_bytes)
   uint64_t header_hash = 0;  // XXH3 of everything above
 };
-static_assert(sizeof(CacheHeader) == 136);
+static_assert(sizeof(CacheHeader) == 144);
 
-// In front of every record's ids.
+// In front of every record's labels (i32), ids and tags (u16, as many as ids, where rows have tags).
 struct RecordHead {
-  uint32_t hash = 0;   // record_hash()
-  int32_t label = -1;  // by first appearance; -1: none
-  uint32_t split = 0;  // ids before this one belong to the first text, the others to the second
+  uint32_t hash = 0;    // record_hash()
+  uint32_t labels = 0;  // how many; the highest bit: the next record is of the same row of the source
+  uint32_t split = 0;   // ids before this one belong to the first text, the others to the second
+
+  static constexpr uint32_t kContinues = 1u << 31;
+  bool continues() const { return (labels & kContinues) != 0; }
+  uint32_t label_count() const { return labels & ~kContinues; }
 };
 static_assert(sizeof(RecordHead) == 12);
+inline constexpr uint16_t kNoTag = 0xffff;
 
 struct RecordContents {
-  uint64_t row = 0;
-  int32_t label = -1;
   uint32_t split = 0;
+  bool continues = false;
+  std::span<const int32_t> labels;  // classes by first appearance
   std::span<const int32_t> ids;
+  std::span<const int32_t> tags{};  // by first appearance; -1: none
 };
-// Of the ids as i32, seeded by all the rest: a record in another row's place is damaged too.
+// Of labels, ids and tags as i32, seeded by all the rest.
 uint32_t record_hash(const RecordContents& contents);
 void append_record(const RecordContents& contents, uint32_t id_bytes, std::vector<char>& out);
 

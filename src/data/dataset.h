@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "data/example_encoder.h"
 #include "data/labels.h"
 #include "data/row_reader.h"
 #include "text/tokenizer.h"
@@ -29,11 +30,12 @@ struct DocumentOptions {
 struct DatasetOptions {
   Columns columns{};
   LabelNeed labels = LabelNeed::kRequired;
+  char label_separator = ',';  // of kClasses
   // When not null, labels must come from this set (validation data, or a model that already has a
   // head); a label outside it is an error naming value, line and the known set. When null, the set
   // is collected from the file.
   const LabelSet* known_labels = nullptr;
-  size_t max_length = 512;  // tokens including specials; longer texts are truncated and counted
+  EncodingOptions encoding{};  // longer texts than its max_length are shortened or cut, and counted
   std::filesystem::path cache_folder{};
   int threads =
       1;  // tokenizing threads while the cache is built; the caller's own reads and writes
@@ -43,7 +45,9 @@ struct DatasetOptions {
 
 struct Example {
   std::vector<int32_t> ids, type_ids;
-  int32_t label = -1;
+  std::vector<int32_t> labels;  // label_words(), as a Batch has them
+  std::vector<int32_t> tags;    // of every token, -1: none; empty where rows have no tags
+  bool continues = false;       // the next row is another window of the same text
 };
 
 class Dataset {
@@ -56,9 +60,9 @@ class Dataset {
   Dataset(Dataset&&) noexcept;
   ~Dataset();
 
-  uint64_t rows() const;    // at least 1
+  uint64_t rows() const;    // at least 1; windows count
   uint64_t tokens() const;  // over all rows, after truncation
-  uint64_t truncated_rows() const;
+  uint64_t long_rows() const;  // of the source: shortened, or cut into windows
   uint32_t longest() const;  // tokens of the longest row, after truncation
   // A row of joined documents is as many sequences as it holds documents, or parts of them: it is
   // cut behind each separator.
@@ -67,6 +71,9 @@ class Dataset {
   // The rows [first, first + count), sharing the file. tokens() is then an upper bound.
   Dataset part(uint64_t first, uint64_t count) const;
   const LabelSet& labels() const;
+  const std::vector<uint64_t>& label_counts() const;  // of the whole file
+  Labelling labelling() const;
+  uint32_t label_words() const;  // of an example
   uint64_t fingerprint() const;  // of the contents: the file's hash, tokenizer and options
   uint64_t source_hash() const;  // of the file alone
   const std::filesystem::path& source() const;

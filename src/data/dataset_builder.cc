@@ -18,11 +18,13 @@ namespace {
 constexpr size_t kBlockRows = 256;
 constexpr size_t kBlockTextBytes = 64 << 10;
 constexpr size_t kBlocksPerThread = 2;
+constexpr int32_t kNoLabel[] = {-1};
 
 struct BlockRow {
   size_t text_begin = 0, text_size = 0, pair_size = 0;
   bool has_pair = false, continues = false;
-  int32_t label = -1;
+  size_t label_begin = 0, label_count = 0, word_begin = 0, word_count = 0;
+  std::optional<AnswerPlace> answer;
   uint64_t line = 0;
 };
 
@@ -30,11 +32,12 @@ struct BlockRow {
 struct Block {
   std::string text;  // of all rows, end to end
   std::vector<BlockRow> rows;
-  uint64_t first_row = 0;
+  std::vector<int32_t> labels;    // of all rows, end to end
+  std::vector<TaggedWord> words;  // likewise
   std::vector<char> records;
   std::vector<uint32_t> sizes;
   std::vector<int32_t> ids;  // joined documents: of all rows, end to end; records are cut from them later
-  uint64_t tokens = 0, truncated_rows = 0;
+  uint64_t tokens = 0, long_rows = 0;
   uint32_t longest = 0;
   std::exception_ptr error;
 
@@ -45,17 +48,39 @@ struct Block {
     if (text.capacity() > 4 * kBlockTextBytes) text = {};
     text.clear();
     rows.clear();
+    labels.clear();
+    words.clear();
     records.clear();
     sizes.clear();
     ids.clear();
-    tokens = truncated_rows = longest = 0;
+    tokens = long_rows = longest = 0;
     error = nullptr;
   }
 
-  void add(const Row& row, int32_t label) {
-    rows.push_back({text.size(), row.text.size(), row.text_pair.value_or("").size(),
-                    row.text_pair.has_value(), row.continues, label, row.line});
+  void add(const Row& row, const RowLabels& labelled) {
+    rows.push_back({.text_begin = text.size(),
+                    .text_size = row.text.size(),
+                    .pair_size = row.text_pair.value_or("").size(),
+                    .has_pair = row.text_pair.has_value(),
+                    .continues = row.continues,
+                    .label_begin = labels.size(),
+                    .label_count = labelled.labels.size(),
+                    .word_begin = words.size(),
+                    .word_count = labelled.words.size(),
+                    .answer = labelled.answer,
+                    .line = row.line});
     text.append(row.text).append(row.text_pair.value_or(""));
+    labels.insert(labels.end(), labelled.labels.begin(), labelled.labels.end());
+    words.insert(words.end(), labelled.words.begin(), labelled.words.end());
+  }
+
+  LabelledRow labelled(const BlockRow& row) const {
+    LabelledRow result{.text = std::string_view(text).substr(row.text_begin, row.text_size),
+                       .labels = std::span(labels).subspan(row.label_begin, row.label_count),
+                       .words = std::span(words).subspan(row.word_begin, row.word_count),
+                       .answer = row.answer};
+    if (row.has_pair) result.text_pair = std::string_view(text).substr(row.text_begin + row.text_size, row.pair_size);
+    return result;
   }
 };
 
@@ -69,17 +94,17 @@ class RowEncoder {
       : tokenizer_(tokenizer),
         need_(options.labels),
         documents_(options.documents),
-        max_length_(options.max_length),
         id_bytes_(cache_id_bytes(tokenizer)),
-        file_(std::move(file)) {}
+        file_(std::move(file)),
+        encoder_(tokenizer, with_room_for_separator(options)) {}
 
   void encode(Block& block) {
     for (size_t i = 0; i < block.rows.size(); ++i) {
       try {
         if (documents_ && documents_->joined) {
-          encode_document(block, i);
+          encode_document(block, block.rows[i]);
         } else {
-          encode_row(block, i);
+          encode_row(block, block.rows[i]);
         }
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kInput) throw;  // not this row's fault
@@ -91,30 +116,39 @@ class RowEncoder {
   }
 
  private:
-  void encode_row(Block& block, size_t index) {
-    const BlockRow& row = block.rows[index];
-    const std::string_view text(block.text.data() + row.text_begin, row.text_size);
-    std::optional<std::string_view> pair;
-    if (row.has_pair) pair = std::string_view(text.data() + text.size(), row.pair_size);
-    const bool ends = documents_ && documents_->separator >= 0;
-    tokenizer_.encode(text, pair, {.max_length = max_length_ - ends}, encoding_);
-    if (ends) {
-      encoding_.ids.push_back(documents_->separator);
-      encoding_.type_ids.push_back(0);
+  bool ends_rows() const { return documents_ && documents_->separator >= 0; }
+
+  static EncodingOptions with_room_for_separator(const DatasetOptions& options) {
+    EncodingOptions result = options.encoding;
+    if (options.documents && options.documents->separator >= 0) --result.max_length;
+    return result;
+  }
+
+  void encode_row(Block& block, const BlockRow& row) {
+    for (const EncodedExample& example : encoder_.encode(block.labelled(row))) {
+      std::span<const int32_t> ids = example.encoding.ids;
+      if (ends_rows()) {
+        ended_.assign(ids.begin(), ids.end());
+        ended_.push_back(documents_->separator);
+        ids = ended_;
+      }
+      check_ids(ids);
+      const size_t before = block.records.size();
+      append_record({.split = ends_rows() ? uint32_t(ids.size()) : first_text_size(example.encoding),
+                     .continues = example.continues,
+                     .labels = example.labels,
+                     .ids = ids,
+                     .tags = example.tags},
+                    id_bytes_, block.records);
+      block.sizes.push_back(uint32_t(block.records.size() - before));
+      block.tokens += ids.size();
+      block.longest = std::max(block.longest, uint32_t(ids.size()));
     }
-    check_encoding();
-    const size_t before = block.records.size();
-    append_record({block.first_row + index, row.label, first_text_size(), encoding_.ids}, id_bytes_,
-                  block.records);
-    block.sizes.push_back(uint32_t(block.records.size() - before));
-    block.tokens += encoding_.ids.size();
-    block.longest = std::max(block.longest, uint32_t(encoding_.ids.size()));
-    if (encoding_.ids.size() == max_length_) block.truncated_rows += is_longer(text, pair);
+    block.long_rows += encoder_.was_long();
   }
 
   // Without special tokens: documents are joined by the separator alone.
-  void encode_document(Block& block, size_t index) {
-    const BlockRow& row = block.rows[index];
+  void encode_document(Block& block, const BlockRow& row) {
     const std::string_view text(block.text.data() + row.text_begin, row.text_size);
     tokenizer_.encode(text, std::nullopt, {.truncation = Truncation::kNone, .special_tokens = false}, encoding_);
     for (const int32_t id : encoding_.ids) SNUG_CHECK(id >= 0 && id < tokenizer_.vocab_size());
@@ -123,34 +157,28 @@ class RowEncoder {
     if (ends && documents_->separator >= 0) block.ids.push_back(documents_->separator);
   }
 
-  // Only a second look can tell a text that fills max_length exactly from one that was cut.
-  bool is_longer(std::string_view text, std::optional<std::string_view> pair) {
-    tokenizer_.encode(text, pair, {.max_length = max_length_ + 1}, encoding_);
-    return encoding_.ids.size() > max_length_;
-  }
-
-  void check_encoding() const {
-    SNUG_CHECK(encoding_.ids.size() <= max_length_);
-    for (const int32_t id : encoding_.ids) SNUG_CHECK(id >= 0 && id < tokenizer_.vocab_size());
-    if (encoding_.ids.empty() && need_ == LabelNeed::kRequired) {
-      fail(ErrorKind::kInput, "the text gives no tokens: there is nothing to classify");
+  void check_ids(std::span<const int32_t> ids) const {
+    for (const int32_t id : ids) SNUG_CHECK(id >= 0 && id < tokenizer_.vocab_size());
+    if (ids.empty() && need_ == LabelNeed::kRequired) {
+      fail(ErrorKind::kInput, "the text gives no tokens: there is nothing to learn from");
     }
   }
 
-  uint32_t first_text_size() const {
-    const auto& types = encoding_.type_ids;
+  static uint32_t first_text_size(const Encoding& encoding) {
+    const auto& types = encoding.type_ids;
     const auto second = std::ranges::find(types, 1);
     SNUG_CHECK(std::all_of(second, types.end(), [](int32_t type) { return type == 1; }));
-    return types.empty() ? uint32_t(encoding_.ids.size()) : uint32_t(second - types.begin());
+    return types.empty() ? uint32_t(encoding.ids.size()) : uint32_t(second - types.begin());
   }
 
   const Tokenizer& tokenizer_;
   LabelNeed need_;
   std::optional<DocumentOptions> documents_;
-  size_t max_length_;
   uint32_t id_bytes_;
   std::string file_;
-  Encoding encoding_;
+  ExampleEncoder encoder_;
+  Encoding encoding_;           // of documents that are joined
+  std::vector<int32_t> ended_;  // ids of a row and the separator
 };
 
 // Blocks go round: filled by the owner, encoded by any thread, collected by the owner in order.
@@ -241,13 +269,14 @@ class Builder {
         file_(source),
         key_(key),
         reader_(open_rows(hashing_source(file_source(source), &source_hash_), source.string(),
-                          {.columns = options.columns,
+                          {.kind = row_kind(options.encoding.labelling),
+                           .columns = options.columns,
                            .labels = options.labels,
                            .has_header = options.has_header,
                            .documents = options.documents && options.documents->joined})),
-        labels_({options.known_labels, options.labels, source.string()}),
+        labels_(options.encoding.labelling, {options.known_labels, options.labels, source.string()}, options.label_separator),
         documents_(options.documents),
-        max_length_(options.max_length),
+        max_length_(options.encoding.max_length),
         header_(initial_header(tokenizer, options, key)),
         writer_(key.cache),
         progress_("reading " + source.filename().string(), file_.size(), "bytes"),
@@ -288,6 +317,7 @@ class Builder {
       header.separator = options.documents->separator;
     }
     header.key = key.contents;
+    header.labelling = uint64_t(options.encoding.labelling);
     header.vocab = uint32_t(tokenizer.vocab_size());
     header.id_bytes = cache_id_bytes(tokenizer);
     return header;
@@ -296,12 +326,12 @@ class Builder {
   // False when the file has ended.
   bool fill(Block& block) {
     block.clear();
-    block.first_row = rows_read_;
     Row row;
     bool more = true;
     while (!block.full() && (more = reader_->next(row))) {
       any_text_ = any_text_ || row.text.find_first_not_of(" \t\r\n") != std::string_view::npos;
-      block.add(row, labels_.add(row.label, row.line));
+      labels_.add(row, labelled_);
+      block.add(row, labelled_);
       ++rows_read_;
     }
     progress_.update(reader_->bytes_read());
@@ -311,9 +341,9 @@ class Builder {
   void write(const Block& block) {
     if (documents_ && documents_->joined) return write_joined(block.ids, /*last=*/false);
     writer_.append(block.records, block.sizes);
-    header_.rows += block.rows.size();
+    header_.rows += block.sizes.size();
     header_.tokens += block.tokens;
-    header_.truncated_rows += block.truncated_rows;
+    header_.long_rows += block.long_rows;
     header_.longest = std::max(header_.longest, block.longest);
   }
 
@@ -325,7 +355,8 @@ class Builder {
       const auto row = std::span(joined_).subspan(done, std::min(left, max_length_));
       done += row.size();
       record_.clear();
-      append_record({header_.rows++, -1, uint32_t(row.size()), row}, header_.id_bytes, record_);
+      ++header_.rows;
+      append_record({.split = uint32_t(row.size()), .labels = kNoLabel, .ids = row}, header_.id_bytes, record_);
       const auto size = uint32_t(record_.size());
       writer_.append(record_, {&size, 1});
       header_.tokens += row.size();
@@ -347,6 +378,9 @@ class Builder {
     }
     if (header_.rows == 0) fail(ErrorKind::kInput, "{}: its text gives no tokens", source_.string());
     const LabelCollector::Result labels = labels_.finish();
+    if (header_.labelling == uint64_t(Labelling::kTags) && labels.labels.names.size() >= kNoTag) {
+      fail(ErrorKind::kInput, "{}: {} different labels of words, expected at most {}", source_.string(), labels.labels.names.size(), kNoTag - 1);
+    }
     const InputFile now(source_);
     if (now.size() != file_.size() || now.mtime_ns() != file_.mtime_ns()) {
       fail(ErrorKind::kInput, "{}: changed while it was being read; run again when it is complete",
@@ -364,7 +398,8 @@ class Builder {
   const CacheKey& key_;
   uint64_t source_hash_ = 0;
   std::unique_ptr<RowReader> reader_;
-  LabelCollector labels_;
+  RowLabeller labels_;
+  RowLabels labelled_;
   std::optional<DocumentOptions> documents_;
   size_t max_length_;
   std::vector<int32_t> joined_;  // tokens that do not fill a row yet

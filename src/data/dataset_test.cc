@@ -50,9 +50,9 @@ TEST_F(DatasetTest, ReturnsWhatTheTokenizerSaid) {
   data.read(0, example);
   EXPECT_EQ(example.ids, expected.ids);
   EXPECT_EQ(example.type_ids, expected.type_ids);
-  EXPECT_EQ(example.label, 1);
+  EXPECT_EQ(example.labels[0], 1);
   data.read(1, example);
-  EXPECT_EQ(example.label, 0);
+  EXPECT_EQ(example.labels[0], 0);
   EXPECT_EQ(data.length(1), 4u);
 }
 
@@ -63,9 +63,9 @@ TEST_F(DatasetTest, HoldsLargeVocabulariesAndLongRows) {
   for (const int32_t vocab : {1000, 65535, 65536, 1'000'000}) {
     const FakeTokenizer tokenizer(vocab);
     DatasetOptions long_rows = options();
-    long_rows.max_length = 4000;
+    long_rows.encoding.max_length = 4000;
     const Dataset data = Dataset::open(file, tokenizer, long_rows);
-    EXPECT_EQ(data.truncated_rows(), 600u);
+    EXPECT_EQ(data.long_rows(), 600u);
     Encoding expected;
     tokenizer.encode(words + "599", std::nullopt, {.max_length = 4000}, expected);
     Example example;
@@ -76,11 +76,11 @@ TEST_F(DatasetTest, HoldsLargeVocabulariesAndLongRows) {
 
 TEST_F(DatasetTest, CountsTruncatedRowsOnlyWhereSomethingWasCut) {
   DatasetOptions short_rows = options();
-  short_rows.max_length = 4;
+  short_rows.encoding.max_length = 4;
   const Dataset data = Dataset::open(folder_.write("x.csv", "text,label\na b,0\na b c,1\na,1\n"),
                                      tokenizer_, short_rows);
   EXPECT_EQ(data.longest(), 4u);
-  EXPECT_EQ(data.truncated_rows(), 1u);
+  EXPECT_EQ(data.long_rows(), 1u);
 }
 
 TEST_F(DatasetTest, KeepsTheOrderOverManyBlocksAndThreads) {
@@ -99,7 +99,7 @@ TEST_F(DatasetTest, KeepsTheOrderOverManyBlocksAndThreads) {
       data.read(row, example);
       tokenizer_.encode(std::to_string(row), std::nullopt, {}, expected);
       ASSERT_EQ(example.ids, expected.ids) << row;
-      ASSERT_EQ(example.label, int32_t(row % 7));
+      ASSERT_EQ(example.labels[0], int32_t(row % 7));
     }
   }
 }
@@ -131,7 +131,7 @@ TEST_F(DatasetTest, NamesTheCacheByEverythingThatDecidesIt) {
   const std::filesystem::path file = folder_.write("x.csv", "text,other,label\na b c,d,0\nd,e,1\n");
   const LabelSet known{{"0", "1"}};
   std::vector<DatasetOptions> variants(5, options());
-  variants[1].max_length = 4;
+  variants[1].encoding.max_length = 4;
   variants[2].labels = LabelNeed::kIgnored;
   variants[3].known_labels = &known;
   variants[4].columns.text = "other";
@@ -221,7 +221,7 @@ TEST_F(DatasetTest, ChecksValidationLabelsAgainstTheKnownSet) {
       Dataset::open(folder_.write("v.csv", "text,label\na,yes\n"), tokenizer_, validation);
   Example example;
   data.read(0, example);
-  EXPECT_EQ(example.label, 1);
+  EXPECT_EQ(example.labels[0], 1);
   EXPECT_EQ(data.labels().names, known.names);
   const std::string error = error_of([&] {
     Dataset::open(folder_.write("w.csv", "text,label\na,yes\nb,Yes\n"), tokenizer_, validation);
@@ -327,7 +327,7 @@ TEST_F(DatasetTest, ReadsRealData) {
   uint64_t positive = 0;
   for (uint64_t row = 0; row < sst2.rows(); ++row) {
     sst2.read(row, example);
-    positive += example.label == 1;
+    positive += example.labels[0] == 1;
   }
   EXPECT_EQ(positive, 37569u);
   EXPECT_EQ(

@@ -15,7 +15,7 @@ class DocumentsTest : public testing::Test {
 
   Dataset open(const std::string& name, const std::string& contents, size_t block, const DocumentOptions& documents) {
     return Dataset::open(folder_.write(name, contents), tokenizer_,
-                         {.labels = LabelNeed::kIgnored, .max_length = block, .cache_folder = folder_.path(), .documents = documents});
+                         {.labels = LabelNeed::kIgnored, .encoding = {.max_length = block}, .cache_folder = folder_.path(), .documents = documents});
   }
   static std::vector<int32_t> all_ids(const Dataset& data) {
     std::vector<int32_t> ids;
@@ -87,7 +87,7 @@ TEST_F(DocumentsTest, EveryTokenIsSeenOncePerEpochAndPredictsItsNext) {
   BatchOptions options;
   options.batch_size = 3;
   options.capacity_tokens = 70;
-  options.language_task = LanguageTask::kCausal;
+  options.token_task = TokenTask::kNextWord;
   options.last_step = steps_per_epoch(data.rows(), 3);
   std::map<int32_t, int> seen, expected;
   for (const int32_t id : all_ids(data)) ++expected[id];
@@ -127,7 +127,7 @@ TEST_F(DocumentsTest, SamplesDoNotKnowThePacking) {
     BatchOptions options;
     options.batch_size = 6;
     options.capacity_tokens = capacity;
-    options.language_task = LanguageTask::kCausal;
+    options.token_task = TokenTask::kNextWord;
     options.last_step = 5;
     std::map<uint64_t, std::vector<int32_t>> out;
     BatchStream stream(data, options);

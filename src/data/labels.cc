@@ -116,10 +116,17 @@ int32_t LabelSet::find(std::string_view name) const {
 LabelCollector::LabelCollector(Settings settings) : settings_(std::move(settings)) {
   if (settings_.known == nullptr) return;
   names_ = settings_.known->names;
+  counts_.resize(names_.size());
   for (size_t i = 0; i < names_.size(); ++i) ids_.emplace(names_[i], int32_t(i));
 }
 
 int32_t LabelCollector::add(std::optional<std::string_view> label, uint64_t line) {
+  const int32_t id = find(label, line);
+  if (id >= 0) ++counts_[size_t(id)];
+  return id;
+}
+
+int32_t LabelCollector::find(std::optional<std::string_view> label, uint64_t line) {
   if (settings_.need == LabelNeed::kIgnored) return -1;
   if (label) {
     const auto found = ids_.find(*label);
@@ -149,6 +156,7 @@ int32_t LabelCollector::insert(std::string_view label, uint64_t line) {
   const int32_t id = int32_t(names_.size());
   names_.emplace_back(label);
   first_lines_.push_back(line);
+  counts_.push_back(0);
   ids_.emplace(label, id);
   return id;
 }
@@ -200,7 +208,7 @@ void LabelCollector::refuse_minus_one(const std::vector<std::string>& sorted) co
 }
 
 LabelCollector::Result LabelCollector::finish() {
-  Result result{{names_}, std::vector<int32_t>(names_.size())};
+  Result result{{names_}, std::vector<int32_t>(names_.size()), std::vector<uint64_t>(names_.size())};
   std::vector<std::string>& sorted = result.labels.names;
   if (settings_.known == nullptr) {
     refuse_variants();
@@ -215,7 +223,9 @@ LabelCollector::Result LabelCollector::finish() {
     }
   }
   for (size_t i = 0; i < sorted.size(); ++i) {
-    result.final_ids[size_t(ids_.find(sorted[i])->second)] = int32_t(i);
+    const auto id = size_t(ids_.find(sorted[i])->second);
+    result.final_ids[id] = int32_t(i);
+    result.counts[i] = counts_[id];
   }
   return result;
 }

@@ -38,6 +38,7 @@ class LabelCollector {
   struct Result {
     LabelSet labels;
     std::vector<int32_t> final_ids;  // [id given by add()]
+    std::vector<uint64_t> counts;    // how often each was added, in the order of labels
   };
   Result finish();
 
@@ -45,6 +46,7 @@ class LabelCollector {
   struct Hash : std::hash<std::string_view> {
     using is_transparent = void;
   };
+  int32_t find(std::optional<std::string_view> label, uint64_t line);
   int32_t insert(std::string_view label, uint64_t line);
   void check_spelling(std::string_view label, uint64_t line) const;
   [[noreturn]] void refuse_unknown(std::string_view label, uint64_t line) const;
@@ -55,6 +57,7 @@ class LabelCollector {
   std::unordered_map<std::string, int32_t, Hash, std::equal_to<>> ids_;
   std::vector<std::string> names_;     // [id given by add()]
   std::vector<uint64_t> first_lines_;  // [id given by add()]
+  std::vector<uint64_t> counts_;       // likewise
 };
 
 }  // namespace snug

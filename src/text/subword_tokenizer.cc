@@ -18,6 +18,7 @@ void Encoding::clear() {
   ids.clear();
   type_ids.clear();
   offsets.clear();
+  second_begin = second_end = 0;
 }
 
 void TokenBuffer::reset(bool offsets, size_t limit) {
@@ -26,6 +27,11 @@ void TokenBuffer::reset(bool offsets, size_t limit) {
   stripped.clear();
   with_offsets = offsets;
   enough = limit;
+}
+
+void TokenBuffer::keep(size_t count, Keep which) {
+  const size_t excess = ids.size() - count, first = which == Keep::kTail ? 0 : count - count / 2;
+  ids.erase(ids.begin() + ptrdiff_t(first), ids.begin() + ptrdiff_t(first + excess));
 }
 
 void TokenBuffer::shrink_to(size_t count) {
@@ -146,6 +152,10 @@ void SubwordTokenizer::assemble(const Slice& first, const Slice* second,
       if (options.with_offsets) out.offsets.resize(out.ids.size());
     } else {
       const auto& [tokens, range] = piece.kind == TemplatePiece::Kind::kFirst ? first : *second;
+      if (piece.kind == TemplatePiece::Kind::kSecond) {
+        out.second_begin = out.ids.size();
+        out.second_end = out.second_begin + (range.end - range.begin);
+      }
       out.ids.insert(out.ids.end(), tokens.ids.begin() + range.begin,
                      tokens.ids.begin() + range.end);
       if (options.with_offsets) {
@@ -163,6 +173,7 @@ void SubwordTokenizer::encode(std::string_view text, std::optional<std::string_v
   Scratch& work = scratch();
   const size_t limit =
       options.truncation == Truncation::kNone ? kNoLimit : room(pair.has_value(), options);
+  SNUG_CHECK(options.keep == Keep::kHead || !options.with_offsets);
   const auto tokenize_both = [&](size_t enough) {
     work.first.reset(options.with_offsets, enough);
     work.second.reset(options.with_offsets, enough);
@@ -170,7 +181,7 @@ void SubwordTokenizer::encode(std::string_view text, std::optional<std::string_v
     if (pair) tokenize(*pair, work.second);
   };
   // One more than fits is enough to know that a text is too long; its end is then never tokenized.
-  tokenize_both(limit == kNoLimit ? kNoLimit : limit + 1);
+  tokenize_both(limit == kNoLimit || options.keep != Keep::kHead ? kNoLimit : limit + 1);
   // Only when both are too long and an odd token remains do their true lengths matter: the longer
   // text gets it.
   if (options.truncation == Truncation::kLongestFirst && limit % 2 == 1 && work.first.full() &&
@@ -180,6 +191,10 @@ void SubwordTokenizer::encode(std::string_view text, std::optional<std::string_v
   TextLengths lengths{work.first.ids.size(), std::nullopt};
   if (pair) lengths.second = work.second.ids.size();
   const TextLengths kept = truncate(lengths, limit, options.truncation);
+  if (options.keep != Keep::kHead) {
+    work.first.keep(kept.first, options.keep);
+    if (pair) work.second.keep(*kept.second, options.keep);
+  }
 
   const Slice second{work.second, {0, kept.second.value_or(0)}};
   assemble({work.first, {0, kept.first}}, pair ? &second : nullptr, options, out);

@@ -56,6 +56,8 @@ struct TokenBuffer {
     if (with_offsets) spans.push_back(span);
   }
   void shrink_to(size_t count);
+  // So many of the ids stay; not for buffers with spans, and not kHead.
+  void keep(size_t count, Keep which);
 };
 
 class SubwordTokenizer : public Tokenizer {

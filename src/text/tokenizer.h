@@ -23,15 +23,20 @@ struct Encoding {
   std::vector<int32_t> ids;
   std::vector<int32_t> type_ids;  // 0 for the first text and its specials, 1 for the second
   std::vector<Span> offsets;      // filled only when asked for
+  size_t second_begin = 0, second_end = 0;  // where the second text's own tokens are
 
   void clear();
 };
 
 enum class Truncation { kNone, kLongestFirst, kOnlyFirst, kOnlySecond };
 
+// What stays of a text that is shortened; of the middle as much goes as must.
+enum class Keep : uint8_t { kHead, kTail, kHeadAndTail };
+
 struct EncodeOptions {
   size_t max_length = 0;  // tokens including specials; 0: no limit
   Truncation truncation = Truncation::kLongestFirst;
+  Keep keep = Keep::kHead;
   bool special_tokens = true;
   bool with_offsets = false;
 };

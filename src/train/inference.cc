@@ -1,5 +1,5 @@
 // Prediction, evaluation and embedding: texts stream through in the order of the file, packed into micro-batches, inside
-// the same kind of plan as training. Nothing of the results is kept.
+// the same kind of plan as training.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -7,11 +7,13 @@
 
 #include "core/error.h"
 #include "core/progress.h"
-#include "data/batch_builder.h"
-#include "data/row_reader.h"
+#include "metrics/probabilities.h"
+#include "metrics/tag_set.h"
+#include "text/unicode.h"
+#include "train/answers.h"
 #include "train/language_eval.h"
-#include "train/metrics.h"
 #include "train/session.h"
+#include "train/task_evaluation.h"
 #include "train/training_job.h"
 
 namespace snug {
@@ -21,75 +23,83 @@ namespace {
 constexpr int64_t kUsefulTokens = 2048;
 constexpr int64_t kMaxSequences = 128;
 
-// Texts on their way through a loaded model.
-class Runner {
+// A model folder that is loaded for its task, or for embedding.
+class LoadedModel {
  public:
-  using OnResult = std::function<void(std::span<const float> result, int32_t label)>;
+  LoadedModel(const CommonOptions& options, Task task, Head head, const GraphOptions& graph,
+              const std::function<uint64_t(const Session&, const EncodingOptions&, const Dims&)>& more_bytes = {})
+      : session_(options, head), encoding_(encoding_options(options, task, session_.model().max_length())) {
+    const auto longest = int64_t(encoding_.max_length);
+    const Workload workload = {.batch_size = kMaxSequences,
+                               .longest = longest,
+                               .step_tokens = std::max(longest, kUsefulTokens),
+                               .label_words = label_words(session_.model().config(), head),
+                               .target_rule = head == Head::kTagger ? TargetRule::kEveryToken : TargetRule::kNone};
+    const auto buffers = [&](const Dims& capacity) {
+      return TextRunner::bytes(capacity) + (more_bytes ? more_bytes(session_, encoding_, capacity) : 0);
+    };
+    session_.start(make_plan(session_.request(graph, workload, buffers)));
+  }
 
-  Runner(const CommonOptions& options, Head head, const GraphOptions& graph);
   const ModelConfig& config() const { return session_.folder().config; }
-  void add(std::string_view text, std::optional<std::string_view> pair, int32_t label, const OnResult& on_result);
-  void finish(const OnResult& on_result);
-  double take_loss() { return session_.engine().take_loss(); }
+  const EncodingOptions& encoding() const { return encoding_; }
+  Session& session() { return session_; }
+  TextRunner runner(TextRunner::OnRow on_row) {
+    return TextRunner(session_.engine(), session_.plan(), *session_.folder().tokenizer, encoding_, std::move(on_row));
+  }
 
  private:
   Session session_;
-  std::unique_ptr<BatchBuilder> pending_;  // sequences until they fill a micro-batch
-  EncodeOptions encode_;
-  Encoding encoding_;
+  EncodingOptions encoding_;
 };
 
-Runner::Runner(const CommonOptions& options, Head head, const GraphOptions& graph) : session_(options, head) {
-  const int64_t longest = int64_t(text_length(options, session_.model().max_length()));
-  const Workload workload = {.batch_size = kMaxSequences, .longest = longest, .step_tokens = std::max(longest, kUsefulTokens)};
-  session_.start(make_plan(session_.request(graph, workload, BatchBuilder::bytes)));
-  pending_ = std::make_unique<BatchBuilder>(session_.plan().capacity);
-  encode_.max_length = size_t(longest);
-}
-
-void Runner::add(std::string_view text, std::optional<std::string_view> pair, int32_t label, const OnResult& on_result) {
-  session_.folder().tokenizer->encode(text, pair, encode_, encoding_);
-  const Dims so_far = pending_->dims();
-  if (so_far.tokens + int64_t(encoding_.ids.size()) > session_.plan().capacity.tokens ||
-      so_far.sequences == session_.plan().capacity.sequences) {
-    finish(on_result);
+// The words of a text as corpora of tagged words have them: apart at white space, punctuation by itself.
+std::vector<TaggedWord> words_of(std::string_view text) {
+  std::vector<TaggedWord> words;
+  bool inside = false;
+  for (size_t at = 0; at < text.size();) {
+    const size_t begin = at;
+    const uint16_t flags = CharTable::get()[next_code_point(text, at)];
+    const bool alone = (flags & kCharPunct) != 0;
+    if ((flags & kCharSpace) != 0) {
+      inside = false;
+      continue;
+    }
+    if (inside && !alone) words.back().end = at;
+    else words.push_back({begin, at, -1});
+    inside = !alone;
   }
-  pending_->add(encoding_.ids, encoding_.type_ids, label);
+  return words;
 }
 
-void Runner::finish(const OnResult& on_result) {
-  if (pending_->empty()) return;
-  Engine& engine = session_.engine();
-  engine.score(pending_->view());
-  const std::span<const float> result = engine.result();
-  const auto columns = size_t(engine.result_columns());
-  for (int64_t row = 0; row < pending_->dims().sequences; ++row) {
-    on_result(result.subspan(size_t(row) * columns, columns), pending_->label(row));
+// A row to predict something for.
+OwnedRow unlabelled(const Row& row, Labelling labelling) {
+  RowLabels labels;
+  if (labelling == Labelling::kClass || labelling == Labelling::kNumber) labels.labels = {-1};
+  if (labelling == Labelling::kTags) {
+    labels.words = words_of(row.text);
+    if (!row.words.empty()) {
+      labels.words.clear();
+      for (const Word& word : row.words) labels.words.push_back({word.begin, word.end, -1});
+    }
   }
-  pending_->clear();
-}
-
-std::unique_ptr<RowReader> open_input(const CommonOptions& options, const std::string& file, LabelNeed labels) {
-  RowReaderOptions reader;
-  reader.columns = {options.text_column, options.text_pair_column, options.label_column};
-  reader.labels = labels;
-  reader.has_header = options.header;
-  return open_rows(file, reader);
+  return OwnedRow(row, std::move(labels));
 }
 
 // One text from the command line, or every row of a file.
-void feed(const InferenceOptions& options, Runner& runner, const Runner::OnResult& on_result) {
+void feed(const InferenceOptions& options, Labelling labelling, TextRunner& runner) {
   if (options.text) {
-    std::optional<std::string_view> pair;
-    if (options.text_pair) pair = *options.text_pair;
-    runner.add(*options.text, pair, -1, on_result);
+    Row row{.text = *options.text};
+    if (options.text_pair) row.text_pair = *options.text_pair;
+    runner.add(unlabelled(row, labelling));
   } else {
-    const auto reader = open_input(options, options.input, LabelNeed::kIgnored);
+    const bool tagged = labelling == Labelling::kTags && is_tagged_file(options.input);
+    const RowKind kind = tagged ? RowKind::kWords : labelling == Labelling::kAnswer ? RowKind::kQuestions : RowKind::kTexts;
+    const auto reader = open_rows(options.input, reader_options(options, kind, LabelNeed::kIgnored));
     Progress progress("reading " + options.input, 0, "rows");
-    uint64_t rows = 0;
-    for (Row row; reader->next(row); progress.update(++rows)) runner.add(row.text, row.text_pair, -1, on_result);
+    for (Row row; reader->next(row); progress.update(runner.rows())) runner.add(unlabelled(row, labelling));
   }
-  runner.finish(on_result);
+  runner.finish();
 }
 
 void check_input(const InferenceOptions& options) {
@@ -98,29 +108,97 @@ void check_input(const InferenceOptions& options) {
   }
 }
 
-// Scores to probabilities, in fp64.
-void softmax(std::span<const float> logits, std::vector<double>& out) {
-  const double top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  out.clear();
-  for (const float x : logits) sum += out.emplace_back(std::exp(double(x) - top));
-  for (double& p : out) p /= sum;
+Prediction predict_class(const ModelConfig& config, std::span<const ScoredExample> windows) {
+  std::vector<float> scores;
+  std::vector<double> probabilities;
+  mean_scores(windows, scores);
+  softmax(scores, probabilities);
+  const auto best = size_t(argmax(scores));
+  Prediction prediction{.label = config.labels[best], .score = probabilities[best]};
+  for (size_t i = 0; i < config.labels.size(); ++i) prediction.scores.emplace_back(config.labels[i], probabilities[i]);
+  return prediction;
 }
+
+Prediction predict_labels(const ModelConfig& config, std::span<const ScoredExample> windows) {
+  std::vector<float> scores;
+  mean_scores(windows, scores);
+  Prediction prediction{.labels = std::vector<std::string>()};
+  for (size_t i = 0; i < config.labels.size(); ++i) {
+    prediction.scores.emplace_back(config.labels[i], sigmoid(scores[i]));
+    if (scores[i] > 0) prediction.labels->push_back(config.labels[i]);
+  }
+  return prediction;
+}
+
+Prediction predict_tags(const ModelConfig& config, const OwnedRow& row, std::span<const ScoredExample> windows) {
+  std::vector<BestTag> best;
+  best_tags(row, windows, config.labels.size(), best);
+  const auto outside = std::ranges::find(config.labels, "O");
+  std::vector<int32_t> tags;
+  Prediction prediction{.entities = std::vector<EntityPrediction>()};
+  const std::vector<TaggedWord>& words = row.labels.words;
+  const auto part = [&](size_t begin, size_t end) { return row.text.substr(begin, end - begin); };
+  for (size_t word = 0; word < best.size(); ++word) {
+    const auto fallback = outside == config.labels.end() ? 0 : int32_t(outside - config.labels.begin());
+    tags.push_back(best[word].tag < 0 ? fallback : best[word].tag);
+    prediction.tags.emplace_back(part(words[word].begin, words[word].end), config.labels[size_t(tags.back())]);
+  }
+  const TagSet set(config.labels, scheme_of(config.labels));
+  std::vector<Entity> entities;
+  set.find_entities(tags, entities);
+  for (const Entity& entity : entities) {
+    const size_t begin = words[entity.first].begin, end = words[entity.last].end;
+    EntityPrediction found{.type = set.types()[size_t(entity.type)], .text = part(begin, end)};
+    found.begin = count_code_points(std::string_view(row.text).substr(0, begin));
+    found.end = found.begin + count_code_points(found.text);
+    for (size_t word = entity.first; word <= entity.last; ++word) found.score += best[word].probability;
+    found.score /= double(entity.last - entity.first + 1);
+    prediction.entities->push_back(std::move(found));
+  }
+  return prediction;
+}
+
+Prediction predict_answers(const InferenceOptions& options, const OwnedRow& row, std::span<const ScoredExample> windows) {
+  FoundAnswers found = find_answers(row, windows, size_t(options.n_best_size), size_t(options.max_answer_length));
+  Prediction prediction{.no_answer_score = found.no_answer_score};
+  if (options.version_2_with_negative && found.no_answer_score > 0) found.best.clear();
+  prediction.answers = std::move(found.best);
+  return prediction;
+}
+
+Prediction prediction_of(const InferenceOptions& options, Task task, const ModelConfig& config, const OwnedRow& row,
+                         std::span<const ScoredExample> windows) {
+  switch (task) {
+    case Task::kMultiLabel: return predict_labels(config, windows);
+    case Task::kRegress: return {.value = double(windows[0].result[0])};
+    case Task::kTag: return predict_tags(config, row, windows);
+    case Task::kAnswer: return predict_answers(options, row, windows);
+    default: return predict_class(config, windows);
+  }
+}
+
+// What the folder was trained for.
+Task task_of_folder(const CommonOptions& options) { return task_of(read_config(options.model), options.model); }
 
 }  // namespace
 
 void predict(const InferenceOptions& options, const std::function<void(const Prediction&)>& on_prediction) {
   check_input(options);
-  Runner runner(options, Head::kClassifier, {.purpose = Purpose::kScoring});
-  std::vector<double> probabilities;
-  feed(options, runner, [&](std::span<const float> logits, int32_t) {
-    softmax(logits, probabilities);
-    const auto& labels = runner.config().labels;
-    const auto best = size_t(argmax(logits));
-    Prediction prediction{labels[best], probabilities[best], {}};
-    for (size_t i = 0; i < labels.size(); ++i) prediction.scores.emplace_back(labels[i], probabilities[i]);
+  if (options.n_best_size < 1 || options.max_answer_length < 1) {
+    fail(ErrorKind::kUsage, "--n-best-size and --max-answer-length are at least 1");
+  }
+  const Task task = task_of_folder(options);
+  if (is_language(task)) {
+    throw Error(ErrorKind::kInput, fmt::format("{}: is a language model, which predicts words", options.model),
+                "snug generate writes with it; snug train --task classify makes a classifier of it");
+  }
+  LoadedModel model(options, task, head_of(task), {.purpose = Purpose::kScoring});
+  TextRunner runner = model.runner([&](const OwnedRow& row, std::span<const ScoredExample> windows) {
+    Prediction prediction = prediction_of(options, task, model.config(), row, windows);
+    prediction.id = row.id;
     on_prediction(prediction);
   });
+  feed(options, model.encoding().labelling, runner);
 }
 
 void embed(const InferenceOptions& options, const std::function<void(const std::vector<float>&)>& on_embedding) {
@@ -129,49 +207,41 @@ void embed(const InferenceOptions& options, const std::function<void(const std::
     fail(ErrorKind::kUsage, "--pooling is \"{}\", expected mean or cls", options.pooling);
   }
   const Pooling pooling = options.pooling == "mean" ? Pooling::kMean : Pooling::kFirstToken;
-  Runner runner(options, Head::kNone, {.purpose = Purpose::kEmbedding, .pooling = pooling});
+  LoadedModel model(options, Task::kClassify, Head::kNone, {.purpose = Purpose::kEmbedding, .pooling = pooling});
   std::vector<float> embedding;
-  feed(options, runner, [&](std::span<const float> pooled, int32_t) {
-    embedding.assign(pooled.begin(), pooled.end());
+  TextRunner runner = model.runner([&](const OwnedRow&, std::span<const ScoredExample> windows) {
+    mean_scores(windows, embedding);
     double squares = 0;
-    for (const float x : pooled) squares += double(x) * x;
+    for (const float x : embedding) squares += double(x) * x;
     if (options.normalize && squares > 0) {
       for (float& x : embedding) x = float(x / std::sqrt(squares));
     }
     on_embedding(embedding);
   });
+  feed(options, Labelling::kClass, runner);
 }
 
-namespace {
-
-std::map<std::string, double> evaluate_classes(const EvalOptions& options) {
-  Runner runner(options, Head::kClassifier, {.purpose = Purpose::kScoring});
-  const LabelSet labels{runner.config().labels};
-  LabelCollector known({.known = &labels, .need = LabelNeed::kRequired, .file = options.data});
-  ClassificationMetrics metrics(labels.names.size());
-  const auto reader = open_input(options, options.data, LabelNeed::kRequired);
-  const auto on_result = [&](std::span<const float> logits, int32_t label) { metrics.add(label, argmax(logits)); };
-  Progress progress("evaluating " + options.data, 0, "rows");
-  uint64_t rows = 0;
-  for (Row row; reader->next(row); progress.update(++rows)) {
-    runner.add(row.text, row.text_pair, known.add(row.label, row.line), on_result);
-  }
-  runner.finish(on_result);
-  if (rows == 0) fail(ErrorKind::kInput, "{}: has no rows", options.data);
-  auto result = metrics.all();
-  result["loss"] = runner.take_loss() / double(rows);
-  result["examples"] = double(rows);
-  return result;
-}
-
-}  // namespace
-
-std::map<std::string, double> evaluate(const EvalOptions& options) {
+Evaluation evaluate(const EvalOptions& options) {
   const auto start = std::chrono::steady_clock::now();
-  const bool language = is_language_folder(options.model);
-  auto result = language ? evaluate_language(options) : evaluate_classes(options);
+  const Task task = task_of_folder(options);
+  Evaluation result;
+  if (is_language(task)) {
+    result.metrics = evaluate_language(options, task);
+  } else {
+    const auto setup_of = [&](const Session& session, const EncodingOptions& encoding) {
+      return FileEvaluation::Setup{options, task, session.folder().config, *session.folder().tokenizer, encoding, cache_folder(options)};
+    };
+    LoadedModel model(options, task, head_of(task), {.purpose = Purpose::kScoring},
+                      [&](const Session& session, const EncodingOptions& encoding, const Dims& capacity) {
+                        return FileEvaluation::bytes(setup_of(session, encoding), options.data, capacity);
+                      });
+    Session& session = model.session();
+    FileEvaluation evaluation(setup_of(session, model.encoding()), session.engine(), session.plan());
+    result.metrics = evaluation.run(options.data);
+    result.report = evaluation.report();
+  }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  result["examples_per_second"] = result["examples"] / seconds;
+  result.metrics["examples_per_second"] = result.metrics["examples"] / seconds;
   return result;
 }
 

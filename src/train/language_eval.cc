@@ -14,29 +14,17 @@ namespace {
 constexpr uint64_t kBatch = 8;  // examples read at a time
 constexpr double kMaskedShare = 0.15;
 
-Task task_of_head(Head head) { return head == Head::kMaskedLm ? Task::kMlm : Task::kClm; }
-
 }  // namespace
 
-bool is_language_folder(const std::string& model) {
-  const auto path = std::filesystem::path(model) / "config.json";
-  if (!std::filesystem::exists(path)) return false;
-  const Head head = head_of(parse_config(read_small_file(path), path.string()));
-  return head == Head::kCausalLm || head == Head::kMaskedLm;
-}
-
-std::map<std::string, double> evaluate_language(const EvalOptions& options) {
-  const auto path = std::filesystem::path(options.model) / "config.json";
-  const Head head = head_of(parse_config(read_small_file(path), path.string()));
-  const Task task = task_of_head(head);
-  Session session(options, head);
+std::map<std::string, double> evaluate_language(const EvalOptions& options, Task task) {
+  Session session(options, head_of(task));
   const Dataset data =
       Dataset::open(options.data, *session.folder().tokenizer, text_dataset_options(options, task, session.folder()));
 
   BatchOptions batches;
   batches.batch_size = kBatch;
   batches.shuffle = false;
-  batches.language_task = language_task(task);
+  batches.token_task = token_task(task);
   batches.last_step = steps_per_epoch(data.rows(), kBatch);
   if (task == Task::kMlm) batches.masks = std::make_shared<MaskTable>(*session.folder().tokenizer, kMaskedShare, false);
   Workload workload{.batch_size = int64_t(std::min(kBatch, data.rows())),

@@ -5,12 +5,10 @@
 #include <string>
 
 #include "snug/snug.h"
+#include "train/task.h"
 
 namespace snug {
 
-// Whether config.json names a causal or masked language model.
-bool is_language_folder(const std::string& model);
-
-std::map<std::string, double> evaluate_language(const EvalOptions& options);
+std::map<std::string, double> evaluate_language(const EvalOptions& options, Task task);
 
 }  // namespace snug

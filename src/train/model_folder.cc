@@ -9,6 +9,20 @@
 #include "model/adapter.h"
 
 namespace snug {
+namespace {
+
+// Adapters alone: the rest lies with the model they belong to.
+std::filesystem::path described_by(const std::filesystem::path& path) {
+  const bool bare = is_adapter_folder(path) && !std::filesystem::exists(path / "config.json");
+  return bare ? AdapterFolder(path).base() : path;
+}
+
+}  // namespace
+
+ModelConfig read_config(const std::filesystem::path& folder) {
+  const auto file = described_by(folder) / "config.json";
+  return parse_config(read_small_file(file), file.string());
+}
 
 ModelFolder open_model_folder(const std::filesystem::path& path, std::string_view flag) {
   if (!std::filesystem::is_directory(path)) {
@@ -17,12 +31,8 @@ ModelFolder open_model_folder(const std::filesystem::path& path, std::string_vie
   }
   ModelFolder folder;
   folder.path = path;
-  // Adapters alone: the rest lies with the model they belong to.
-  const bool bare = is_adapter_folder(path) && !std::filesystem::exists(path / "config.json");
-  const std::filesystem::path described = bare ? AdapterFolder(path).base() : path;
-  const auto config_path = described / "config.json";
-  folder.config = parse_config(read_small_file(config_path), config_path.string());
-  folder.tokenizer = load_tokenizer(described);
+  folder.config = read_config(path);
+  folder.tokenizer = load_tokenizer(described_by(path));
   if (folder.tokenizer->vocab_size() > folder.config.vocab_size) {
     fail(ErrorKind::kInput, "{}: the tokenizer has {} tokens, but config.json says vocab_size {}; do they belong together?",
          path.string(), folder.tokenizer->vocab_size(), folder.config.vocab_size);
@@ -30,11 +40,10 @@ ModelFolder open_model_folder(const std::filesystem::path& path, std::string_vie
   return folder;
 }
 
-LabelSet ModelFolder::trained_labels() const {
-  const bool classifier = head_of(config) == Head::kClassifier;
+LabelSet ModelFolder::trained_labels(Head head) const {
   const bool placeholders = std::all_of(config.labels.begin(), config.labels.end(),
                                         [](const std::string& name) { return name.rfind("LABEL_", 0) == 0; });
-  if (!classifier || placeholders) return {};
+  if (head_of(config) != head || placeholders) return {};
   return {config.labels};
 }
 

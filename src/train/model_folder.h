@@ -18,11 +18,14 @@ struct ModelFolder {
   ModelConfig config;
   std::unique_ptr<Tokenizer> tokenizer;
 
-  // The labels of a model that was trained to tell classes apart; empty for a bare encoder or placeholder names.
-  LabelSet trained_labels() const;
+  // The labels that a model's head was trained to tell apart; empty for another head and placeholder names.
+  LabelSet trained_labels(Head head) const;
   // The token that ends a document; -1 where there is none.
   int32_t end_of_text() const;
 };
+
+// The configuration alone; of an adapter's folder, its model's.
+ModelConfig read_config(const std::filesystem::path& folder);
 
 // `flag` named it, for messages.
 ModelFolder open_model_folder(const std::filesystem::path& path, std::string_view flag = "--model");

@@ -10,7 +10,7 @@ namespace snug {
 
 Session::Session(const CommonOptions& options, Head head)
     : options_(options), platform_(open_platform(options)), folder_(open_model_folder(options.model)) {
-  if (head == Head::kClassifier && folder_.config.labels.empty()) {
+  if ((head == Head::kClassifier || head == Head::kTagger) && folder_.config.labels.empty()) {
     throw Error(ErrorKind::kInput, fmt::format("{}: has no classes (config.json names no labels)", options.model),
                 "train it first with snug train; snug embed works without");
   }

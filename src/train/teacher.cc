@@ -76,7 +76,7 @@ Teacher open_teacher(const std::filesystem::path& path, const ModelFolder& stude
     throw Error(ErrorKind::kInput, fmt::format("{}: has no {}", path.string(), fmt::join(report.made_new, ", ")),
                 fmt::format("train the teacher first: snug train --task {}", task_name(task)));
   }
-  return {path, folder.config, folder.trained_labels(), fingerprint_of(files)};
+  return {path, folder.config, folder.trained_labels(Head::kClassifier), fingerprint_of(files)};
 }
 
 void check_labels(const Teacher& teacher, const std::vector<std::string>& student) {

@@ -18,7 +18,6 @@
 #include "model/adapter.h"
 #include "model/weight_files.h"
 #include "train/checkpoint.h"
-#include "train/metrics.h"
 #include "train/run_files.h"
 #include "train/training_job.h"
 
@@ -97,6 +96,7 @@ class Trainer {
   void step(const StepBatch& batch);
   void finish(size_t ahead);
   void evaluate(uint64_t step);
+  std::map<std::string, double> evaluate_language();
   bool improved(const std::map<std::string, double>& metrics);
   void save(uint64_t step);
   void save_weights_to(const fs::path& folder);
@@ -110,8 +110,8 @@ class Trainer {
   std::optional<Resume> resume_;
   const std::function<void(const StepMetrics&)>& on_step_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<BatchStream> validation_;
-  ClassificationMetrics metrics_;
+  std::unique_ptr<BatchStream> validation_;          // of a language model
+  std::unique_ptr<FileEvaluation> evaluation_;       // of any other
 
   // State that a checkpoint carries besides weights and moments.
   double loss_sum_ = 0;
@@ -132,9 +132,12 @@ Trainer::Trainer(const TrainingJob& job, std::optional<Resume> resume,
     : job_(job),
       resume_(std::move(resume)),
       on_step_(on_step),
-      engine_(job_.platform->make_engine(*job_.model, job_.plan, job_.options.seed)),
-      metrics_(job_.folder.config.labels.size()) {
-  if (job_.eval_every > 0) validation_ = std::make_unique<BatchStream>(*job_.validation, job_.validation_batches());
+      engine_(job_.platform->make_engine(*job_.model, job_.plan, job_.options.seed)) {
+  if (job_.eval_every > 0 && is_language(job_.task)) {
+    validation_ = std::make_unique<BatchStream>(*job_.validation, job_.validation_batches());
+  } else if (job_.eval_every > 0) {
+    evaluation_ = std::make_unique<FileEvaluation>(job_.evaluation(), *engine_, job_.plan);
+  }
   load();
   engine_->weights_changed();
   log_ = std::make_unique<MetricsLog>(output() / "metrics.jsonl", first_step_);
@@ -203,7 +206,9 @@ Json Trainer::fingerprint() const {
           {"lora", {o.lora_rank, o.lora_alpha, o.lora_dropout, o.lora_target_modules}},
           {"quantize", o.quantize},
           {"distillation", job_.teacher ? Json{job_.teacher->fingerprint, job_.distillation.temperature, job_.distillation.alpha} : Json()},
-          {"labels", job_.folder.config.labels}};
+          {"labels", job_.folder.config.labels},
+          {"label_smoothing", o.label_smoothing},
+          {"class_weights", job_.class_weights}};
 }
 
 void Trainer::check_same_run(const Json& state) const {
@@ -229,7 +234,7 @@ void Trainer::step(const StepBatch& batch) {
   const TrainOptions& o = job_.options;
   const double learning_rate = job_.schedule.rate(batch.step);
   if (running_.empty()) last_finish_ = Clock::now();
-  engine_->begin(std::max<uint64_t>(1, batch.targets));
+  engine_->begin(batch.weight > 0 ? batch.weight : 1);
   for (const MicroBatch& micro : batch.micro_batches) engine_->accumulate(micro.view());
   engine_->update({.learning_rate = learning_rate,
                    .beta1 = o.adam_beta1,
@@ -278,37 +283,30 @@ void Trainer::finish(size_t ahead) {
   }
 }
 
-void Trainer::evaluate(uint64_t step) {
-  metrics_.reset();
+std::map<std::string, double> Trainer::evaluate_language() {
   engine_->take_loss();
   Progress progress("evaluating", job_.validation->rows(), "examples");
   uint64_t examples = 0, targets = 0;
   while (examples < job_.validation->rows()) {  // the stream goes over the data again and again
     const StepBatch* batch = nullptr;
     validation_->next(batch);
-    for (const MicroBatch& micro : batch->micro_batches) {
-      engine_->score(micro.view());
-      if (is_language(job_.task)) continue;
-      const std::span<const float> logits = engine_->result();
-      const auto columns = size_t(engine_->result_columns());
-      for (size_t row = 0; row < micro.labels.size(); ++row) {
-        metrics_.add(micro.labels[row], argmax(logits.subspan(row * columns, columns)));
-      }
-    }
+    for (const MicroBatch& micro : batch->micro_batches) engine_->score(micro.view());
     examples += batch->examples;
     targets += batch->targets;
     progress.update(examples);
   }
-  last_eval_ = is_language(job_.task) ? std::map<std::string, double>{} : metrics_.all();
   const double loss = engine_->take_loss() / double(std::max<uint64_t>(1, targets));
-  last_eval_["loss"] = loss;
-  if (is_language(job_.task)) {
-    last_eval_["perplexity"] = std::exp(loss);
-    say(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}", step, loss, std::exp(loss)));
-  } else {
-    say(fmt::format("step {}: validation loss {:.4f}, accuracy {:.4f}, f1 {:.4f}, matthews {:.4f}", step, loss,
-                    last_eval_["accuracy"], last_eval_["f1"], last_eval_["matthews_correlation"]));
+  return {{"loss", loss}, {"perplexity", std::exp(loss)}};
+}
+
+void Trainer::evaluate(uint64_t step) {
+  last_eval_ = evaluation_ ? evaluation_->run(job_.options.validation) : evaluate_language();
+  last_eval_.erase("examples");
+  std::string line = fmt::format("step {}: validation loss {:.4f}", step, last_eval_["loss"]);
+  for (const char* name : {"perplexity", "accuracy", "exact_match", "exact", "f1", "matthews_correlation", "pearson", "spearmanr"}) {
+    if (last_eval_.contains(name)) line += fmt::format(", {} {:.4f}", name, last_eval_[name]);
   }
+  say(line);
   log_->evaluation(step, epoch_of(step), last_eval_);
 }
 
@@ -322,7 +320,7 @@ bool Trainer::improved(const std::map<std::string, double>& metrics) {
     fail(ErrorKind::kUsage, "--metric-for-best-model {} is not measured; there are {}", job_.options.metric_for_best_model,
          fmt::join(names, ", "));
   }
-  const bool greater = job_.options.greater_is_better.value_or(name != "loss" && name != "perplexity");
+  const bool greater = job_.options.greater_is_better.value_or(name != "loss" && name != "perplexity" && name != "mse" && name != "mae");
   const double value = found->second;
   const bool better = !best_ || (greater ? value > *best_ : value < *best_);
   if (better) best_ = value;

@@ -67,6 +67,8 @@ void check_options(const TrainOptions& o) {
     fail(ErrorKind::kUsage, "--distill-alpha is {}, expected between 0 and 1", *o.distill_alpha);
   }
   not_negative("--block-size", double(o.block_size));
+  not_negative("--stride", double(o.stride.value_or(0)));
+  below_one("--label-smoothing-factor", o.label_smoothing);
   below_one("--mlm-probability", o.mlm_probability);
   if (!(o.validation_split_percentage >= 0 && o.validation_split_percentage < 100)) {
     fail(ErrorKind::kUsage, "--validation-split-percentage is {}, expected at least 0 and below 100",
@@ -101,11 +103,12 @@ CommonOptions with_block_size(const TrainOptions& options, Task task, int64_t po
   return common;
 }
 
-DatasetOptions labelled_dataset_options(const TrainOptions& o, const ModelFolder& folder) {
+DatasetOptions labelled_dataset_options(const TrainOptions& o, Task task, const ModelFolder& folder) {
   DatasetOptions result;
   result.columns = {o.text_column, o.text_pair_column, o.label_column};
   result.has_header = o.header;
-  result.max_length = text_length(o, folder.config.max_length());
+  result.label_separator = o.label_separator;
+  result.encoding = encoding_options(o, task, folder.config.max_length());
   result.cache_folder = cache_folder(o);
   result.threads = num_threads();
   return result;
@@ -118,17 +121,59 @@ void warn_of_same_contents(const TrainingJob& job) {
   }
 }
 
+void say_long_texts(const Dataset& data, const EncodingOptions& encoding) {
+  if (data.long_rows() == 0) return;
+  say(fmt::format("{}: {} texts have more than {} tokens; {}", data.source().filename().string(), data.long_rows(), encoding.max_length,
+                  encoding.long_texts == LongTexts::kWindows ? fmt::format("they are read in windows that share {} tokens", encoding.stride)
+                                                             : "the rest of them is left out (--long-texts)"));
+}
+
+// "balanced", as scikit-learn has it: rows / (classes * rows of the class); or the weights themselves.
+std::vector<float> class_weights_of(const TrainOptions& o, Task task, const Dataset& data) {
+  std::vector<float> weights;
+  if (o.class_weights.empty()) return weights;
+  if (task != Task::kClassify) fail(ErrorKind::kUsage, "--class-weights is for --task classify, not {}", task_name(task));
+  if (!o.teacher.empty()) fail(ErrorKind::kUsage, "--class-weights and --teacher do not go together");
+  const size_t classes = data.labels().names.size();
+  if (o.class_weights == "balanced") {
+    for (const uint64_t count : data.label_counts()) weights.push_back(float(double(data.rows()) / double(classes * std::max<uint64_t>(1, count))));
+    return weights;
+  }
+  for (size_t at = 0; at <= o.class_weights.size();) {
+    const size_t end = std::min(o.class_weights.find(',', at), o.class_weights.size());
+    float weight = 0;
+    const char* const last = o.class_weights.data() + end;
+    const auto [parsed, error] = std::from_chars(o.class_weights.data() + at, last, weight);
+    if (error != std::errc() || parsed != last || !(weight >= 0) || !std::isfinite(weight)) {
+      fail(ErrorKind::kUsage, "--class-weights is \"{}\", expected balanced, or {} numbers for {}", o.class_weights, classes,
+           fmt::join(data.labels().names, ", "));
+    }
+    weights.push_back(weight);
+    at = end + 1;
+  }
+  if (weights.size() != classes || std::ranges::all_of(weights, [](float weight) { return weight == 0; })) {
+    fail(ErrorKind::kUsage, "--class-weights has {} numbers, expected {}, not all zero: for {}", weights.size(), classes, fmt::join(data.labels().names, ", "));
+  }
+  return weights;
+}
+
 void open_labelled_data(TrainingJob& job) {
   const TrainOptions& o = job.options;
-  DatasetOptions data = labelled_dataset_options(o, job.folder);
-  LabelSet trained = o.ignore_mismatched_sizes ? LabelSet{} : job.folder.trained_labels();
+  if (o.label_smoothing > 0 && !has_classes(job.task)) {
+    fail(ErrorKind::kUsage, "--label-smoothing-factor is for --task classify and tag, not {}", task_name(job.task));
+  }
+  DatasetOptions data = labelled_dataset_options(o, job.task, job.folder);
+  LabelSet trained = o.ignore_mismatched_sizes || job.task == Task::kRegress ? LabelSet{} : job.folder.trained_labels(head_of(job.task));
   if (job.teacher && trained.names.empty()) trained = job.teacher->labels;
   if (!trained.names.empty()) data.known_labels = &trained;
   job.train = std::make_unique<Dataset>(Dataset::open(o.train, *job.folder.tokenizer, data));
-  job.folder.config.labels = job.train->labels().names;
+  say_long_texts(*job.train, data.encoding);
+  if (job.task != Task::kAnswer) job.folder.config.labels = job.train->labels().names;
+  if (head_of(job.task) == Head::kClassifier) job.folder.config.problem = problem_of(job.task);
+  job.class_weights = class_weights_of(o, job.task, *job.train);
   if (job.teacher) check_labels(*job.teacher, job.folder.config.labels);
   if (o.validation.empty()) return;
-  data.known_labels = &job.train->labels();
+  if (job.task != Task::kRegress && job.task != Task::kAnswer) data.known_labels = &job.train->labels();
   job.validation = std::make_unique<Dataset>(Dataset::open(o.validation, *job.folder.tokenizer, data));
   warn_of_same_contents(job);
 }
@@ -318,18 +363,21 @@ PlanRequest plan_request(const TrainingJob& job, const TrainOptions& o, const Mo
   PlanRequest request;
   request.model = &model;
   request.graph.compute = job.platform->compute_type(o.precision);
+  request.graph.loss = job.loss();
   request.optimizer = parse_optimizer(o.optim, o.momentum);
   if (request.optimizer == Optimizer::kAdamWBf16 && request.graph.compute == DType::kF16) {
     throw Error(ErrorKind::kUsage, "--optim adamw_bf16 keeps weights in bf16, which products in fp16 cannot read",
                 "add --precision bf16, or fp32 where the device has no bf16");
   }
   request.workload = workload_of(job, o);
+  request.workload.label_words = label_words(model.config(), model.head(), job.loss());
   request.process.buffer_bytes = [&job](const Dims& capacity) {
     BatchOptions batches = job.train_batches(0);
     batches.capacity_tokens = capacity.tokens;
     uint64_t bytes = kCheckpointBufferBytes + BatchStream::buffer_bytes(*job.train, batches);
-    if (job.validation) bytes += BatchStream::buffer_bytes(*job.validation, batches);
-    return bytes;
+    if (!job.validation) return bytes;
+    return bytes + (is_language(job.task) ? BatchStream::buffer_bytes(*job.validation, batches)
+                                          : FileEvaluation::bytes(job.evaluation(), job.options.validation, capacity));
   };
   request.budget_bytes = job.platform->budget(o.memory_bytes);
   job.platform->complete(request);
@@ -351,7 +399,7 @@ DatasetOptions text_dataset_options(const CommonOptions& options, Task task, con
   result.columns = {.text = options.text_column, .text_pair = "-"};
   result.labels = LabelNeed::kIgnored;
   result.has_header = options.header;
-  result.max_length = text_length(options, folder.config.max_length());
+  result.encoding = {.max_length = text_length(options, folder.config.max_length())};
   result.cache_folder = cache_folder(options);
   result.threads = num_threads();
   if (task == Task::kClm) result.documents = {.separator = folder.end_of_text()};
@@ -373,7 +421,8 @@ BatchOptions TrainingJob::train_batches(uint64_t first_step) const {
   batches.batch_size = uint64_t(options.batch_size);
   batches.capacity_tokens = plan.capacity.tokens;
   batches.shuffle = true;
-  batches.language_task = language_task(task);
+  batches.token_task = token_task(task);
+  batches.class_weights = class_weights;
   batches.masks = masks;
   batches.first_step = first_step;
   batches.last_step = total_steps;
@@ -385,6 +434,15 @@ BatchOptions TrainingJob::validation_batches() const {
   batches.shuffle = false;
   batches.last_step = std::numeric_limits<uint64_t>::max();
   return batches;
+}
+
+FileEvaluation::Setup TrainingJob::evaluation() const {
+  return {.options = options,
+          .task = task,
+          .config = folder.config,
+          .tokenizer = *folder.tokenizer,
+          .encoding = encoding_options(options, task, folder.config.max_length()),
+          .scratch = cache_folder(options)};
 }
 
 TrainingJob prepare_training(const TrainOptions& options, const std::optional<PreferredPlan>& preferred) {

@@ -14,6 +14,7 @@
 #include "train/model_folder.h"
 #include "train/platform.h"
 #include "train/task.h"
+#include "train/task_evaluation.h"
 #include "train/teacher.h"
 
 namespace snug {
@@ -29,6 +30,7 @@ struct TrainingJob {
   Distillation distillation;  // where there is one
   std::unique_ptr<Model> model;  // with a teacher, both
   LoadOptions load;
+  std::vector<float> class_weights;  // by class; empty: all weigh the same
   Schedule schedule;
   uint64_t steps_per_epoch = 0, total_steps = 0;
   uint64_t eval_every = 0, save_every = 0;  // steps; 0: never
@@ -36,7 +38,10 @@ struct TrainingJob {
   PlanSummary summary;
 
   BatchOptions train_batches(uint64_t first_step) const;
-  BatchOptions validation_batches() const;  // one pass after another, without end
+  BatchOptions validation_batches() const;  // of a language model: one pass after another, without end
+  LossOptions loss() const { return {.label_smoothing = float(options.label_smoothing), .weighted = !class_weights.empty()}; }
+  // Of validation texts; not for language models.
+  FileEvaluation::Setup evaluation() const;
 };
 
 // A plan to keep if it still fits: the one a checkpoint was trained with.

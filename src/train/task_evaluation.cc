@@ -1,0 +1,213 @@
+#include "train/task_evaluation.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "core/error.h"
+#include "core/progress.h"
+#include "metrics/answers.h"
+#include "metrics/classification.h"
+#include "metrics/entities.h"
+#include "metrics/multi_label.h"
+#include "metrics/probabilities.h"
+#include "metrics/regression.h"
+#include "train/answers.h"
+
+namespace snug {
+namespace {
+
+constexpr size_t kLongestAnswer = 30;  // tokens, as the reference scripts have it
+
+class ClassEvaluation final : public TaskEvaluation {
+ public:
+  ClassEvaluation(const ModelConfig& config, const std::filesystem::path& scratch) : metrics_(config.labels, scratch) {}
+  void add(const OwnedRow& row, std::span<const ScoredExample> windows) override {
+    mean_scores(windows, scores_);
+    softmax(scores_, probabilities_);
+    metrics_.add(row.labels.labels[0], argmax(scores_), probabilities_);
+  }
+  Metrics& metrics() override { return metrics_; }
+
+ private:
+  ClassificationMetrics metrics_;
+  std::vector<float> scores_;
+  std::vector<double> probabilities_;
+};
+
+class LabelsEvaluation final : public TaskEvaluation {
+ public:
+  LabelsEvaluation(const ModelConfig& config, const std::filesystem::path& scratch)
+      : metrics_(config.labels, scratch), expected_(config.labels.size()) {}
+  void add(const OwnedRow& row, std::span<const ScoredExample> windows) override {
+    mean_scores(windows, scores_);
+    probabilities_.clear();
+    for (const float score : scores_) probabilities_.push_back(sigmoid(score));
+    std::ranges::fill(expected_, 0);
+    for (const int32_t label : row.labels.labels) expected_[size_t(label)] = 1;
+    metrics_.add(expected_, probabilities_);
+  }
+  Metrics& metrics() override { return metrics_; }
+
+ private:
+  MultiLabelMetrics metrics_;
+  std::vector<float> scores_;
+  std::vector<double> probabilities_;
+  std::vector<uint8_t> expected_;
+};
+
+class NumberEvaluation final : public TaskEvaluation {
+ public:
+  explicit NumberEvaluation(const std::filesystem::path& scratch) : metrics_(scratch) {}
+  void add(const OwnedRow& row, std::span<const ScoredExample> windows) override {
+    mean_scores(windows, scores_);
+    metrics_.add(std::bit_cast<float>(row.labels.labels[0]), scores_[0]);
+  }
+  Metrics& metrics() override { return metrics_; }
+
+ private:
+  RegressionMetrics metrics_;
+  std::vector<float> scores_;
+};
+
+class TagEvaluation final : public TaskEvaluation {
+ public:
+  explicit TagEvaluation(const ModelConfig& config)
+      : labels_(config.labels.size()), metrics_(config.labels, scheme_of(config.labels)) {}
+  void add(const OwnedRow& row, std::span<const ScoredExample> windows) override {
+    best_tags(row, windows, labels_, tags_);
+    expected_.clear();
+    predicted_.clear();
+    for (size_t word = 0; word < tags_.size(); ++word) {
+      if (tags_[word].tag < 0) continue;  // it has no token of its own
+      expected_.push_back(row.labels.words[word].tag);
+      predicted_.push_back(tags_[word].tag);
+    }
+    metrics_.add(expected_, predicted_);
+  }
+  Metrics& metrics() override { return metrics_; }
+
+ private:
+  size_t labels_;
+  EntityMetrics metrics_;
+  std::vector<BestTag> tags_;
+  std::vector<int32_t> expected_, predicted_;
+};
+
+// Where every question has an answer it is SQuAD 1.1, which counts otherwise than 2.0.
+class AnswerEvaluation final : public TaskEvaluation {
+ public:
+  explicit AnswerEvaluation(const std::filesystem::path& scratch)
+      : answered_(SquadVersion::k1, scratch), all_(SquadVersion::k2, scratch) {}
+  void add(const OwnedRow& row, std::span<const ScoredExample> windows) override {
+    const FoundAnswers found = find_answers(row, windows, 1, kLongestAnswer);
+    const std::string best = found.best.empty() ? "" : found.best[0].text;
+    if (!row.answers.empty()) answered_.add(row.answers, best);
+    all_.add(row.answers, best, found.no_answer_score);
+  }
+  Metrics& metrics() override { return answered_.examples() == all_.examples() ? answered_ : all_; }
+  void reset() override {
+    answered_.reset();
+    all_.reset();
+  }
+
+ private:
+  AnswerMetrics answered_, all_;
+};
+
+}  // namespace
+
+void mean_scores(std::span<const ScoredExample> windows, std::vector<float>& out) {
+  out.assign(windows[0].result.begin(), windows[0].result.end());
+  if (windows.size() == 1) return;
+  for (size_t c = 0; c < out.size(); ++c) {
+    double sum = 0;
+    for (const ScoredExample& window : windows) sum += window.result[c];
+    out[c] = float(sum / double(windows.size()));
+  }
+}
+
+void best_tags(const OwnedRow& row, std::span<const ScoredExample> windows, size_t labels, std::vector<BestTag>& out) {
+  out.assign(row.labels.words.size(), {});
+  std::vector<double> probabilities;
+  for (const ScoredExample& window : windows) {
+    std::span<const float> scores = window.result;
+    for (const int32_t word : window.example.words) {
+      if (word < 0) continue;
+      const int32_t best = argmax(scores.first(labels));
+      softmax(scores.first(labels), probabilities);
+      out[size_t(word)] = {best, probabilities[size_t(best)]};
+      scores = scores.subspan(labels);
+    }
+  }
+}
+
+namespace {
+
+std::unique_ptr<TaskEvaluation> make_evaluation(Task task, const ModelConfig& config, const std::filesystem::path& scratch) {
+  switch (task) {
+    case Task::kClassify: return std::make_unique<ClassEvaluation>(config, scratch);
+    case Task::kMultiLabel: return std::make_unique<LabelsEvaluation>(config, scratch);
+    case Task::kRegress: return std::make_unique<NumberEvaluation>(scratch);
+    case Task::kTag: return std::make_unique<TagEvaluation>(config);
+    case Task::kAnswer: return std::make_unique<AnswerEvaluation>(scratch);
+    case Task::kClm:
+    case Task::kMlm: break;
+  }
+  fail(ErrorKind::kUsage, "{} has no texts to evaluate one by one", task_name(task));
+}
+
+uint64_t metrics_bytes(Task task, const ModelConfig& config) {
+  switch (task) {
+    case Task::kClassify: return ClassificationMetrics::bytes(config.labels.size());
+    case Task::kMultiLabel: return MultiLabelMetrics::bytes(config.labels.size());
+    case Task::kRegress: return RegressionMetrics::bytes();
+    case Task::kAnswer: return 2 * AnswerMetrics::bytes();
+    case Task::kTag:
+    case Task::kClm:
+    case Task::kMlm: return 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+FileEvaluation::FileEvaluation(const Setup& setup, Engine& engine, const Plan& plan)
+    : setup_(setup), engine_(engine), plan_(plan), evaluation_(make_evaluation(setup.task, setup.config, setup.scratch)) {}
+
+uint64_t FileEvaluation::bytes(const Setup& setup, const std::filesystem::path& file, const Dims& capacity) {
+  return metrics_bytes(setup.task, setup.config) + TextRunner::bytes(capacity) + reading_bytes(file);
+}
+
+MetricValues FileEvaluation::run(const std::filesystem::path& file) {
+  evaluation_->reset();
+  engine_.take_loss();
+  const LabelSet labels{setup_.config.labels};
+  RowLabeller labeller(setup_.encoding.labelling, {.known = &labels, .need = LabelNeed::kRequired, .file = file.string()},
+                       setup_.options.label_separator);
+  TextRunner runner(engine_, plan_, setup_.tokenizer, setup_.encoding,
+                    [this](const OwnedRow& row, std::span<const ScoredExample> windows) { evaluation_->add(row, windows); });
+  const auto reader = open_rows(file, reader_options(setup_.options, row_kind(setup_.encoding.labelling), LabelNeed::kRequired));
+  Progress progress("evaluating " + file.filename().string(), 0, "rows");
+  RowLabels labelled;
+  for (Row row; reader->next(row); progress.update(runner.rows())) {
+    labeller.add(row, labelled);
+    runner.add(OwnedRow(row, labelled));
+  }
+  runner.finish();
+  if (runner.rows() == 0) fail(ErrorKind::kInput, "{}: has no rows", file.string());
+  MetricValues values = evaluation_->metrics().all();
+  values["loss"] = engine_.take_loss() / double(std::max<uint64_t>(1, runner.targets()));
+  values["examples"] = double(runner.rows());
+  return values;
+}
+
+RowReaderOptions reader_options(const CommonOptions& options, RowKind kind, LabelNeed labels) {
+  RowReaderOptions result;
+  result.kind = kind;
+  result.columns = {options.text_column, options.text_pair_column, options.label_column};
+  result.labels = labels;
+  result.has_header = options.header;
+  return result;
+}
+
+}  // namespace snug

@@ -1,0 +1,61 @@
+// How well a model does its task, text by text: the task's metrics, fed by a TextRunner.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "metrics/metrics.h"
+#include "train/task.h"
+#include "train/text_runner.h"
+
+namespace snug {
+
+// Windows of a text have one say together: the mean of their scores.
+void mean_scores(std::span<const ScoredExample> windows, std::vector<float>& out);
+// The best tag of every word and its probability; -1 where no token of it was looked at.
+struct BestTag {
+  int32_t tag = -1;
+  double probability = 0;
+};
+void best_tags(const OwnedRow& row, std::span<const ScoredExample> windows, size_t labels, std::vector<BestTag>& out);
+
+class TaskEvaluation {
+ public:
+  virtual ~TaskEvaluation() = default;
+  virtual void add(const OwnedRow& row, std::span<const ScoredExample> windows) = 0;
+  virtual Metrics& metrics() = 0;
+  virtual void reset() { metrics().reset(); }
+};
+
+// Not for language models, which have no texts of their own.
+class FileEvaluation {
+ public:
+  struct Setup {
+    const CommonOptions& options;
+    Task task;
+    const ModelConfig& config;  // with the labels
+    const Tokenizer& tokenizer;
+    EncodingOptions encoding;
+    std::filesystem::path scratch;  // scores that are sorted and have no room in memory
+  };
+  // All must outlive it.
+  FileEvaluation(const Setup& setup, Engine& engine, const Plan& plan);
+  // What it takes while it runs; texts of more than 64 KiB come on top.
+  static uint64_t bytes(const Setup& setup, const std::filesystem::path& file, const Dims& capacity);
+
+  // Every row of the file; also "loss" and "examples".
+  MetricValues run(const std::filesystem::path& file);
+  ScoreReport report() { return evaluation_->metrics().report(); }
+
+ private:
+  Setup setup_;
+  Engine& engine_;
+  const Plan& plan_;
+  std::unique_ptr<TaskEvaluation> evaluation_;
+};
+
+// Rows of texts as these flags describe them.
+RowReaderOptions reader_options(const CommonOptions& options, RowKind kind, LabelNeed labels);
+
+}  // namespace snug

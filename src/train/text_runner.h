@@ -1,0 +1,74 @@
+// Texts on their way through a model: encoded, packed into micro-batches, scored, and handed back row by row in their order
+// with what the model said about every window. Prediction, embedding, `snug eval` and the evaluations inside training all
+// go this way. Nothing of the results is kept.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/batch_builder.h"
+#include "data/example_encoder.h"
+#include "runtime/engine.h"
+
+namespace snug {
+
+// A row and everything it refers to.
+struct OwnedRow {
+  OwnedRow() = default;
+  OwnedRow(const Row& row, RowLabels labelled);
+  LabelledRow view() const;
+
+  std::string text, id;
+  std::optional<std::string> text_pair;
+  std::vector<std::string> answers;  // in words
+  RowLabels labels;
+};
+
+// A window of a row, and its rows of the graph's result: one for the whole text, or one for each word that is looked at in
+// it, or one for each of its tokens.
+struct ScoredExample {
+  EncodedExample example;
+  std::vector<float> result;
+};
+
+class TextRunner {
+ public:
+  using OnRow = std::function<void(const OwnedRow& row, std::span<const ScoredExample> windows)>;
+
+  // All must outlive the runner. What it takes besides bytes() grows with the texts alone.
+  TextRunner(Engine& engine, const Plan& plan, const Tokenizer& tokenizer, const EncodingOptions& options, OnRow on_row);
+  static uint64_t bytes(const Dims& capacity) { return BatchBuilder::bytes(capacity); }
+
+  void add(OwnedRow row);
+  void finish();  // what has not been scored yet
+
+  uint64_t rows() const { return rows_; }
+  uint64_t long_rows() const { return long_rows_; }
+  uint64_t targets() const { return targets_; }  // that have a label: what the loss is the sum over
+
+ private:
+  struct Waiting {
+    OwnedRow row;
+    std::vector<ScoredExample> windows;
+    size_t scored = 0;
+  };
+
+  void add(const EncodedExample& example);
+  void set_label_words(std::span<const int32_t> labels);
+  void score();
+
+  Engine& engine_;
+  const Dims capacity_;
+  const Labelling labelling_;
+  ExampleEncoder encoder_;
+  OnRow on_row_;
+  BatchBuilder batch_;
+  std::vector<int32_t> label_words_, target_rows_, target_ids_;
+  std::deque<Waiting> waiting_;  // oldest first
+  uint64_t rows_ = 0, long_rows_ = 0, targets_ = 0;
+};
+
+}  // namespace snug
