@@ -3,7 +3,7 @@
 #include "ops/cross_entropy.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
-#include "ops/first_token.h"
+#include "ops/end_token.h"
 #include "ops/linear.h"
 #include "ops/mean_pool.h"
 #include "ops/residual_norm.h"
@@ -292,13 +292,15 @@ TEST(CudaLinearEpilogueGradient, MatchesTheCpu) {
   }
 }
 
-TEST(CudaFirstToken, MatchesTheCpu) {
+TEST(CudaEndToken, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
   on_cases({1, 7, 64, 768, 1000}, [](CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t) {
-    c.check(FirstToken(), {c.random(tokens(dtype, width))}, {c.output(sequences(dtype, width))});
-    const bool accumulate = dropout > 0.0f;
-    c.check(FirstTokenGradient(accumulate), {c.random(sequences(dtype, width))},
-            {c.target(tokens(dtype, width), accumulate)});
+    for (const End end : {End::kFirst, End::kLast}) {
+      c.check(EndToken(end), {c.random(tokens(dtype, width))}, {c.output(sequences(dtype, width))});
+      const bool accumulate = dropout > 0.0f;
+      c.check(EndTokenGradient(end, accumulate), {c.random(sequences(dtype, width))},
+              {c.target(tokens(dtype, width), accumulate)});
+    }
   });
 }
 
@@ -316,7 +318,7 @@ TEST(CudaDropout, MatchesTheCpu) {
     const bool add = seed % 4 < 2;
     c.check(Dropout({dropout, 5}, add), {c.random(sequences(dtype, width))},
             {c.target(sequences(dtype, width), add)});
-    c.check(Dropout({dropout, 5, true}, add), {c.random(tokens(dtype, width))}, {c.target(tokens(dtype, width), add)});
+    c.check(Dropout({dropout, 5, Rows::kTokens}, add), {c.random(tokens(dtype, width))}, {c.target(tokens(dtype, width), add)});
   });
 }
 

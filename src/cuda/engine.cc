@@ -126,7 +126,8 @@ void CudaEngine::capture(Program& program, const StepGraph& graph, const MemoryP
     const Dims dims{.tokens = tokens,
                     .sequences = plan_.capacity.sequences,
                     .longest = plan_.capacity.longest,
-                    .targets = std::min(plan_.capacity.targets, plan_.workload.dims(tokens).targets)};
+                    .targets = std::min(plan_.capacity.targets, plan_.workload.dims(tokens).targets),
+                    .label_words = plan_.capacity.label_words};
     launch_nodes(program, dims, context);  // loads kernels and times products, which a capture cannot
     cudaGraph_t recorded = nullptr;
     SNUG_CUDA(cudaStreamBeginCapture(gpu_.stream(), cudaStreamCaptureModeThreadLocal));
@@ -144,7 +145,7 @@ void CudaEngine::capture(Program& program, const StepGraph& graph, const MemoryP
 void CudaEngine::upload(const Batch& batch, float loss_scale) {
   const Dims &dims = batch.dims, &capacity = plan_.capacity;
   SNUG_CHECK(dims.tokens <= capacity.tokens && dims.sequences <= capacity.sequences && dims.longest <= capacity.longest &&
-             dims.targets <= capacity.targets);
+             dims.targets <= capacity.targets && dims.label_words == capacity.label_words);
   UploadSlot& slot = uploads_[next_upload_];
   next_upload_ = (next_upload_ + 1) % uploads_.size();
   SNUG_CUDA(cudaEventSynchronize(slot.done));
@@ -185,7 +186,7 @@ void CudaEngine::replay(const Program& program, const Batch& batch, float loss_s
   last_dims_ = batch.dims;
 }
 
-void CudaEngine::begin(uint64_t targets) {
+void CudaEngine::begin(double targets) {
   target_share_ = 1.0f / float(targets);
   passes_ = 0;
 }

@@ -24,7 +24,7 @@ class CudaEngine : public Engine {
   CudaEngine(const Model& model, const Plan& plan, uint64_t seed, const Gpu& gpu, Products& products);
   ~CudaEngine() override;
 
-  void begin(uint64_t targets) override;
+  void begin(double targets) override;
   void accumulate(const Batch& micro_batch) override;
   void update(const OptimizerStep& step, double max_gradient_norm) override;
   int updates_ahead() const override { return scales_loss() ? 0 : 1; }

@@ -11,7 +11,7 @@
 #include "ops/dequantize.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
-#include "ops/first_token.h"
+#include "ops/end_token.h"
 #include "ops/gradient_traffic.h"
 #include "ops/linear.h"
 #include "ops/mean_pool.h"
@@ -44,9 +44,9 @@ LaunchFunction launcher_of(const Op& op) {
       entry<Dropout>(),
       entry<Embedding>(),
       entry<EmbeddingGradient>(),
+      entry<EndToken>(),
+      entry<EndTokenGradient>(),
       entry<FetchGradient>(),
-      entry<FirstToken>(),
-      entry<FirstTokenGradient>(),
       entry<LayerNorm>(),
       entry<Linear>(),
       entry<LinearEpilogueGradient>(),

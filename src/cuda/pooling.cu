@@ -1,33 +1,33 @@
-// Kernels of the operators with one row per sequence: FirstToken and its gradient, MeanPool, Dropout.
+// Kernels of the operators with one row per sequence: EndToken and its gradient, MeanPool, and Dropout.
 #include "cuda/kernels.h"
 #include "cuda/rows.cuh"
 #include "ops/dropout.h"
-#include "ops/first_token.h"
+#include "ops/end_token.h"
 #include "ops/mean_pool.h"
 
 namespace snug::cuda {
 namespace {
 
 template <class T, bool kWhole>
-__global__ void first_token_kernel(const T* x, T* y, int64_t rows, int cols, const int32_t* starts,
-                                   const StepState* state) {
+__global__ void end_token_kernel(const T* x, T* y, int64_t rows, int cols, End end, const int32_t* starts,
+                                 const StepState* state) {
   const auto [row, column] = place(cols);
   if (row >= rows) return;
   Packed<T> values;
-  if (row < state->sequences) values = load<kWhole>(x + int64_t(starts[row]) * cols, column, cols);
+  if (row < state->sequences) values = load<kWhole>(x + end_of(starts, row, end) * cols, column, cols);
   store<kWhole>(y + row * cols, column, cols, values);
 }
 
 // Over the rows of dx, so that each is written once.
 template <class T, bool kWhole>
-__global__ void first_token_gradient_kernel(const T* dy, T* dx, int64_t rows, int cols, bool add, Batch batch,
-                                            const StepState* state) {
+__global__ void end_token_gradient_kernel(const T* dy, T* dx, int64_t rows, int cols, End end, bool add, Batch batch,
+                                          const StepState* state) {
   const auto [row, column] = place(cols);
   if (row >= rows) return;
-  const bool first = row < state->tokens && batch.positions[row] == 0;
-  if (add && !first) return;
+  const bool chosen = row < state->tokens && end_of(batch.starts, batch.row_of[row], end) == row;
+  if (add && !chosen) return;
   Eight values;
-  if (first) values = load_eight<kWhole>(dy + int64_t(batch.row_of[row]) * cols, column, cols);
+  if (chosen) values = load_eight<kWhole>(dy + int64_t(batch.row_of[row]) * cols, column, cols);
   if (add) values += load_eight<kWhole>(dx + row * cols, column, cols);
   store_eight<kWhole>(dx + row * cols, column, cols, values);
 }
@@ -64,16 +64,20 @@ __global__ void mean_pool_kernel(const T* x, T* y, int cols, bool normalize, con
 }
 
 template <class T, bool kWhole>
-__global__ void dropout_kernel(const T* x, T* y, int64_t rows, int cols, bool add, bool per_token, DropoutMask mask,
+__global__ void dropout_kernel(const T* x, T* y, int64_t rows, int cols, bool add, Rows what, DropoutMask mask,
                                const Batch batch, const StepState* state) {
   const auto [row, column] = place(cols);
   if (row >= rows) return;
   Eight values;
-  if (row < (per_token ? state->tokens : state->sequences)) {
+  if (row < (what == Rows::kTokens ? state->tokens : what == Rows::kTargets ? state->targets : state->sequences)) {
     values = load_eight<kWhole>(x + row * cols, column, cols);
     if (mask.on()) {
-      MaskRow mask_row{batch.samples[per_token ? batch.row_of[row] : row], 0, 0};
-      if (per_token) mask_row.position = uint32_t(batch.positions[row]);
+      MaskRow mask_row{0, 0, 0};
+      if (what == Rows::kSequences) {
+        mask_row.sample = batch.samples[row];
+      } else {
+        mask_row = token_row(batch, token_place(batch, what == Rows::kTargets ? batch.target_rows[row] : row));
+      }
       values *= mask_factors(mask, mask_row, column);
     }
     if (add) values += load_eight<kWhole>(y + row * cols, column, cols);
@@ -85,26 +89,26 @@ __global__ void dropout_kernel(const T* x, T* y, int64_t rows, int cols, bool ad
 
 }  // namespace
 
-void launch(const FirstToken&, const Launch& call) {
+void launch(const EndToken& op, const Launch& call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   SNUG_CHECK(x.cols == y.cols);
   with_type(y.dtype, [&]<class T>() {
     with_bool(y.cols % kEight == 0, [&]<bool kWhole>() {
-      first_token_kernel<T, kWhole><<<place_blocks(y), kPlaceBlock, 0, call.stream>>>(
-          data_of<T>(x), data_of<T>(y), y.rows, int(y.cols), call.batch->starts, call.state);
-      SNUG_CUDA_LAUNCHED("first_token");
+      end_token_kernel<T, kWhole><<<place_blocks(y), kPlaceBlock, 0, call.stream>>>(
+          data_of<T>(x), data_of<T>(y), y.rows, int(y.cols), op.end, call.batch->starts, call.state);
+      SNUG_CUDA_LAUNCHED("end_token");
     });
   });
 }
 
-void launch(const FirstTokenGradient& op, const Launch& call) {
+void launch(const EndTokenGradient& op, const Launch& call) {
   const Tensor &dy = call.in[0], &dx = call.out[0];
   SNUG_CHECK(dy.cols == dx.cols);
   with_type(dx.dtype, [&]<class T>() {
     with_bool(dx.cols % kEight == 0, [&]<bool kWhole>() {
-      first_token_gradient_kernel<T, kWhole><<<place_blocks(dx), kPlaceBlock, 0, call.stream>>>(
-          data_of<T>(dy), data_of<T>(dx), dx.rows, int(dx.cols), op.accumulate, *call.batch, call.state);
-      SNUG_CUDA_LAUNCHED("first_token_gradient");
+      end_token_gradient_kernel<T, kWhole><<<place_blocks(dx), kPlaceBlock, 0, call.stream>>>(
+          data_of<T>(dy), data_of<T>(dx), dx.rows, int(dx.cols), op.end, op.accumulate, *call.batch, call.state);
+      SNUG_CUDA_LAUNCHED("end_token_gradient");
     });
   });
 }
@@ -126,7 +130,7 @@ void launch(const Dropout& op, const Launch& call) {
   with_type(y.dtype, [&]<class T>() {
     with_bool(y.cols % kEight == 0, [&]<bool kWhole>() {
       dropout_kernel<T, kWhole><<<place_blocks(y), kPlaceBlock, 0, call.stream>>>(
-          data_of<T>(x), data_of<T>(y), y.rows, int(y.cols), op.add, op.spec.per_token, mask, *call.batch, call.state);
+          data_of<T>(x), data_of<T>(y), y.rows, int(y.cols), op.add, op.spec.rows, mask, *call.batch, call.state);
       SNUG_CUDA_LAUNCHED("dropout");
     });
   });

@@ -28,6 +28,19 @@ void refuse_other_kinds(const Json& json, const std::string& origin) {
   refuse_if("peft_type", json.value("peft_type", "LORA") != "LORA");
 }
 
+// PEFT's name of what the head is for; it has none for masked language models.
+OrderedJson task_type(Head head) {
+  switch (head) {
+    case Head::kClassifier: return "SEQ_CLS";
+    case Head::kTagger: return "TOKEN_CLS";
+    case Head::kSpans: return "QUESTION_ANS";
+    case Head::kCausalLm: return "CAUSAL_LM";
+    case Head::kMaskedLm:
+    case Head::kNone: break;
+  }
+  return nullptr;
+}
+
 fs::path base_folder(const fs::path& folder, const std::string& stated) {
   const fs::path path = stated;
   return path.is_relative() && !fs::exists(path) && fs::exists(folder / path) ? folder / path : path;
@@ -122,9 +135,8 @@ std::string describe_adapter(const Model& model, const std::filesystem::path& ba
     if (name.starts_with(model.weight_names().prefix)) name = name.substr(model.weight_names().prefix.size());
     whole.insert(name.substr(0, name.find('.')));
   }
-  const OrderedJson task = model.head() == Head::kClassifier ? "SEQ_CLS" : model.head() == Head::kCausalLm ? "CAUSAL_LM" : none;
   const OrderedJson json = {{"peft_type", "LORA"},
-                            {"task_type", task},
+                            {"task_type", task_type(model.head())},
                             {"base_model_name_or_path", base.string()},
                             {"r", spec.rank},
                             {"lora_alpha", spec.alpha},

@@ -51,6 +51,11 @@ const Model& Distilled::student() const { return *student_; }
 const Model* Distilled::teacher() const { return teacher_.get(); }
 
 std::unique_ptr<Distilled> make_distilled(DistilledConfigs configs, Head head, const Distillation& distillation) {
+  const bool language = head == Head::kCausalLm || head == Head::kMaskedLm;
+  const bool one_label = head == Head::kClassifier && configs.student.problem_type() == Problem::kOneLabel;
+  if (!language && !one_label) {
+    fail(ErrorKind::kUsage, "--teacher: learning from a teacher is for clm, mlm, and classify with one label for each text");
+  }
   ModelConfig& teacher = configs.teacher;
   teacher.embedding_dropout = teacher.hidden_dropout = teacher.attention_dropout = 0;
   teacher.classifier_dropout = 0;

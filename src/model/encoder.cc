@@ -27,12 +27,13 @@ class Encoder final : public Transformer {
 
   ValueId embeddings(GraphWriter& writer) const;
   ValueId layer(GraphWriter& writer, int i, ValueId x) const;
+  double head_dropout() const { return config_.classifier_dropout.value_or(config_.hidden_dropout); }
   ValueId class_logits(GraphWriter& writer, ValueId x) const;
 
   int word_ = -1, position_ = -1, type_ = -1;
   NormSlots embedding_norm_;
   std::vector<LayerSlots> layers_;
-  LinearSlots dense_, classifier_;  // of the classifier
+  LinearSlots dense_, classifier_;  // of the classifier; the second of a tagger and of answers too
   LinearSlots transform_;           // of the masked language model's head
   NormSlots transform_norm_;
   int vocabulary_bias_ = -1;
@@ -66,9 +67,9 @@ Encoder::Encoder(const ModelConfig& config, Head head, const Tuning& tuning)
     case Head::kClassifier: add_classifier(); break;
     case Head::kMaskedLm: add_masked_lm(); break;
     case Head::kTagger:
-    case Head::kSpans: fail(ErrorKind::kUsage, "not yet");
+    case Head::kSpans: classifier_ = add_token_head(); break;
     case Head::kCausalLm:
-      fail(ErrorKind::kUsage, "--task clm: {} reads texts in both directions; it can learn classify and mlm",
+      fail(ErrorKind::kUsage, "--task clm: {} reads texts in both directions; it can learn classify, regress, tag, qa and mlm",
            model_type(config.family));
   }
   finish_table();
@@ -130,7 +131,7 @@ ValueId Encoder::layer(GraphWriter& writer, int i, ValueId x) const {
 
 // BERT drops out what its pooler gives, RoBERTa what goes into its first layer too.
 ValueId Encoder::class_logits(GraphWriter& writer, ValueId x) const {
-  const double rate = config_.classifier_dropout.value_or(config_.hidden_dropout);
+  const double rate = head_dropout();
   ValueId first = writer.first_token(x);
   if (roberta()) first = writer.dropout("first.dropped", rate, dropout_site(layers(), 1), first);
   const ValueId pooled = writer.linear("pooled", dense_, Activation::kTanh, first);
@@ -144,6 +145,7 @@ Forward Encoder::forward(GraphWriter& writer) const {
   writer.begin_segment("head");
   if (writer.options().purpose == Purpose::kEmbedding) return {x};
   if (head_ == Head::kClassifier) return {class_logits(writer, x)};
+  if (has_token_head()) return {writer.token_logits(classifier_, head_dropout(), dropout_site(layers(), 0), x)};
   SNUG_CHECK(head_ == Head::kMaskedLm);
   const Activation activation = roberta() ? Activation::kGelu : activation_of(config_.hidden_act);
   const ValueId transformed = writer.linear("transformed", transform_, activation, writer.target_rows(x));

@@ -13,6 +13,8 @@
 namespace snug {
 namespace {
 
+constexpr double kTaggerDropout = 0.1;  // transformers' where the configuration names none
+
 struct LayerSlots {
   NormSlots attention_norm, ffn_norm;
   LinearSlots qkv, attention_out, ffn_in, ffn_out;
@@ -32,14 +34,13 @@ class Gpt2 final : public Transformer {
   int word_ = -1, position_ = -1, vocabulary_ = -1;  // the last: the head's weight
   std::vector<LayerSlots> layers_;
   NormSlots final_norm_;
+  LinearSlots classifier_;  // of texts, of tokens, or of the ends of answers
 };
 
 Gpt2::Gpt2(const ModelConfig& config, Head head, const Tuning& tuning)
     : Transformer(config, head, tuning,
                   {.prefix = "transformer.", .own = {"h.", "wte.", "wpe.", "ln_f."}, .not_weights = {".attn.bias", ".attn.masked_bias"}, .in_out = true}) {
-  if (head != Head::kNone && head != Head::kCausalLm) {
-    fail(ErrorKind::kUsage, "gpt2 can learn clm; classify and mlm are for bert and roberta");
-  }
+  if (head == Head::kMaskedLm) fail(ErrorKind::kUsage, "--task mlm: gpt2 reads texts in one direction; it can learn clm, classify, regress, tag and qa");
   const int64_t hidden = config.hidden_size;
   const double small = 1.0 / std::sqrt(2.0 * double(config.num_hidden_layers));
   const auto conv1d = [&](const std::string& name, int64_t in, int64_t out, double init_scale = 1.0) {
@@ -67,6 +68,11 @@ Gpt2::Gpt2(const ModelConfig& config, Head head, const Tuning& tuning)
     vocabulary_ = add({.name = "lm_head.weight", .rows = config.vocab_size, .cols = hidden, .is_factor = true,
                        .padded_rows = padded_vocabulary(config.vocab_size), .is_head = true, .quantizable = true,
                        .parts = {{"lm_head.weight", config.vocab_size}}});
+  }
+  if (head == Head::kClassifier) {
+    classifier_ = add_linear("score", {.out = config.num_labels(), .in = hidden, .is_head = true, .has_bias = false});
+  } else if (has_token_head()) {
+    classifier_ = add_token_head();
   }
   finish_table();
 }
@@ -111,6 +117,11 @@ Forward Gpt2::forward(GraphWriter& writer) const {
   for (int i = 0; i < layers(); ++i) stream = layer(writer, i, stream);
   writer.begin_segment("head");
   if (writer.options().purpose == Purpose::kEmbedding) return {stream.y};
+  // The last token alone has seen all of its text.
+  if (head_ == Head::kClassifier) return {writer.linear("logits", classifier_, Activation::kNone, writer.last_token(stream.y))};
+  if (has_token_head()) {
+    return {writer.token_logits(classifier_, config_.classifier_dropout.value_or(kTaggerDropout), dropout_site(layers(), 0), stream.y)};
+  }
   SNUG_CHECK(head_ == Head::kCausalLm);
   return {writer.target_rows(stream.y), vocabulary_};
 }

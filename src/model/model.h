@@ -24,12 +24,19 @@ enum class Purpose {
   kGeneration,  // forward to the next token of each sequence, with a cache of keys and values
 };
 
+// How the loss of one class for each text or token differs from the plain one; see ops/cross_entropy.h.
+struct LossOptions {
+  float label_smoothing = 0.0f;
+  bool weighted = false;  // of texts
+};
+
 struct GraphOptions {
   Purpose purpose = Purpose::kTraining;
   Recomputation recompute{};  // training
   Pooling pooling = Pooling::kMean;
   DType compute = DType::kF32;  // of activations and of the factors of products
-  int64_t head_chunk = 1024;    // target rows whose logits exist at once
+  LossOptions loss{};           // training and scoring
+  int64_t head_chunk = 1024;    // target rows of a vocabulary's head whose logits exist at once
   bool converts_weights = false;  // factors are converted to the compute type when used, instead of kept as copies
   bool bf16_weights = false;      // trained matrices exist in bf16 alone
   bool gradients_outside = false;  // parameters' gradients are fetched and stored by segment, see ops/gradient_traffic.h
@@ -40,8 +47,9 @@ struct GraphOptions {
 struct StepGraph {
   Graph graph;
   ValueId loss = kNoValue;    // fp64 scalar: sum over the step's micro-batches
-  ValueId result = kNoValue;  // logits [sequences, classes] or [targets, vocabulary], embeddings [sequences, hidden] or
-                              // ops/sample.h's next tokens; absent where only the loss counts
+  // Logits [sequences, labels], a tagger's [targets, labels], [tokens, 2] of the ends of answers, [targets, vocabulary];
+  // embeddings [sequences, hidden]; or ops/sample.h's next tokens. Absent where only the loss counts.
+  ValueId result = kNoValue;
 };
 
 class Model {
@@ -67,5 +75,8 @@ class Model {
 
 // Errors are kInput and kUsage: a head that the family does not have, names that the model does not have.
 std::unique_ptr<Model> make_model(const ModelConfig& config, Head head, const Tuning& tuning = {});
+
+// Words of a sequence's label in Batch::labels that the loss reads.
+int64_t label_words(const ModelConfig& config, Head head, const LossOptions& loss = {});
 
 }  // namespace snug

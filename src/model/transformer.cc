@@ -7,21 +7,36 @@
 #include "graph/backward.h"
 #include "model/adapter.h"
 #include "ops/attention.h"
+#include "ops/binary_cross_entropy.h"
 #include "ops/cached_attention.h"
 #include "ops/convert.h"
 #include "ops/cross_entropy.h"
 #include "ops/dequantize.h"
 #include "ops/dropout.h"
-#include "ops/first_token.h"
+#include "ops/end_token.h"
 #include "ops/fusion.h"
 #include "ops/gradient_traffic.h"
 #include "ops/mean_pool.h"
 #include "ops/quantized_linear.h"
 #include "ops/residual_norm.h"
+#include "ops/span_loss.h"
+#include "ops/squared_error.h"
 #include "ops/target_rows.h"
 #include "ops/vocabulary_loss.h"
 
 namespace snug {
+namespace {
+
+// Options that the head has no use for.
+void check_use(const LossOptions& loss, const ModelConfig& config, Head head) {
+  const bool one_label = head == Head::kClassifier && config.problem_type() == Problem::kOneLabel;
+  if (loss.label_smoothing != 0 && !one_label && head != Head::kTagger) {
+    fail(ErrorKind::kUsage, "--label-smoothing-factor is for tasks in which each text or token has one class");
+  }
+  if (loss.weighted && !one_label) fail(ErrorKind::kUsage, "class weights are for tasks in which each text has one class");
+}
+
+}  // namespace
 
 Transformer::Transformer(const ModelConfig& config, Head head, const Tuning& tuning, WeightNames names)
     : config_(config), head_(head), tuning_(tuning) {
@@ -43,7 +58,7 @@ int Transformer::add(Parameter parameter) {
 
 int64_t Transformer::largest_product_side() const {
   const int64_t layers = std::max(3 * config_.hidden_size, config_.intermediate_size);
-  return is_language_model() ? std::max(layers, config_.vocab_size) : layers;
+  return std::max(layers, is_language_model() ? config_.vocab_size : config_.num_labels());
 }
 
 int Transformer::add_table(const std::string& name, int64_t rows) {
@@ -84,7 +99,7 @@ LinearSlots Transformer::add_joined_linear(const std::string& name, const std::v
   }
   LinearSlots slots{.layout = each.layout};
   slots.weight = add(std::move(weight));
-  slots.bias = add(std::move(bias));
+  if (each.has_bias) slots.bias = add(std::move(bias));
   if (tuning_.lora.rank == 0 || each.is_head) return slots;
   for (size_t i = 0; i < parts.size(); ++i) {
     const std::string last = parts[i].substr(parts[i].rfind('.') + 1);
@@ -100,6 +115,12 @@ LinearSlots Transformer::add_joined_linear(const std::string& name, const std::v
     }
   }
   return slots;
+}
+
+LinearSlots Transformer::add_token_head() {
+  const bool tagger = head_ == Head::kTagger;
+  return add_linear(tagger ? "classifier" : "qa_outputs",
+                    {.out = tagger ? config_.num_labels() : kSpanEnds, .in = config_.hidden_size, .is_head = true});
 }
 
 // PEFT's: the down-projection begins as PyTorch's Linear does, the up-projection at zero.
@@ -144,9 +165,10 @@ StepGraph Transformer::build(const GraphOptions& options) const {
 }
 
 StepGraph Transformer::complete(GraphWriter& writer) const {
+  check_use(writer.options().loss, config_, head_);
   const Forward end = forward(writer);
   if (writer.options().purpose == Purpose::kEmbedding) return writer.embedding(end.x);
-  return head_ == Head::kClassifier ? writer.classification(end.x) : writer.language(end);
+  return is_language_model() ? writer.language(end) : writer.scores(end.x);
 }
 
 GraphWriter::GraphWriter(const Transformer& model, const GraphOptions& options, Graph& graph, Place place)
@@ -253,7 +275,7 @@ ValueId GraphWriter::adapter_input(const AdapterSlots& slots, ValueId x) {
   ValueId dropped = x;
   if (training_ && lora.dropout > 0) {
     dropped = tokens(name + ".dropped", graph_.value(x).desc.cols);
-    graph_.add_node(snug::dropout({.p = float(lora.dropout), .site = adapter_site(slots.down), .per_token = true}), {x}, {dropped});
+    graph_.add_node(snug::dropout({.p = float(lora.dropout), .site = adapter_site(slots.down), .rows = Rows::kTokens}), {x}, {dropped});
   }
   const ValueId u = tokens(name + ".out", lora.rank);
   graph_.add_node(snug::linear({}), {dropped, factor(slots.down), kNoValue}, {u});
@@ -303,15 +325,20 @@ ValueId GraphWriter::pool(ValueId x) {
   return pooled;
 }
 
-ValueId GraphWriter::first_token(ValueId x) {
-  const ValueId first = value("first", Rows::kSequences, config().hidden_size);
-  graph_.add_node(snug::first_token(), {x}, {first});
-  return first;
+ValueId GraphWriter::first_token(ValueId x) { return end_token("first", End::kFirst, x); }
+
+ValueId GraphWriter::last_token(ValueId x) { return end_token("last", End::kLast, x); }
+
+ValueId GraphWriter::end_token(const std::string& name, End end, ValueId x) {
+  const ValueId y = value(name, Rows::kSequences, config().hidden_size);
+  graph_.add_node(snug::end_token(end), {x}, {y});
+  return y;
 }
 
 ValueId GraphWriter::dropout(const std::string& name, double rate, uint32_t site, ValueId x) {
-  const ValueId y = value(name, Rows::kSequences, graph_.value(x).desc.cols);
-  graph_.add_node(snug::dropout({.p = float(rate), .site = site}), {x}, {y});
+  const TensorDesc desc = graph_.value(x).desc;
+  const ValueId y = value(name, desc.rows_are, desc.cols);
+  graph_.add_node(snug::dropout({.p = float(rate), .site = site, .rows = desc.rows_are}), {x}, {y});
   return y;
 }
 
@@ -321,23 +348,39 @@ ValueId GraphWriter::target_rows(ValueId x) {
   return y;
 }
 
+ValueId GraphWriter::token_logits(const LinearSlots& slots, double dropout_rate, uint32_t site, ValueId x) {
+  if (model_.head() == Head::kTagger) x = dropout("dropped", dropout_rate, site, target_rows(x));
+  return linear("logits", slots, Activation::kNone, x);
+}
+
 StepGraph GraphWriter::embedding(ValueId x) { return finish(kNoValue, pool(x)); }
 
-StepGraph GraphWriter::classification(ValueId logits) {
-  const int64_t classes = graph_.value(logits).desc.cols;
+OpPtr GraphWriter::loss_of(int64_t outputs) const {
+  if (model_.head() == Head::kSpans) return span_loss();
+  if (model_.head() == Head::kClassifier) {
+    switch (config().problem_type()) {
+      case Problem::kOneLabel: break;
+      case Problem::kManyLabels: return binary_cross_entropy({.classes = outputs});
+      case Problem::kNumbers: return squared_error({.numbers = outputs});
+    }
+  }
+  CrossEntropySpec spec{.classes = outputs, .smoothing = options_.loss.label_smoothing, .weighted = options_.loss.weighted};
+  if (model_.head() == Head::kTagger) spec.rows = Rows::kTargets;
+  if (teaching_) spec.distillation = teaching_->distillation;
+  return cross_entropy(spec);
+}
+
+StepGraph GraphWriter::scores(ValueId logits) {
+  const TensorDesc desc = graph_.value(logits).desc;
   const ValueId loss = graph_.add_scalar("loss", DType::kF64);
   ValueId gradient = kNoValue;
   if (training_) {
-    gradient = value("d(logits)", Rows::kSequences, classes);
+    gradient = value("d(logits)", desc.rows_are, desc.cols);
     graph_.seed_gradient(logits, gradient);
   }
-  CrossEntropySpec spec{.classes = classes};
   std::vector<ValueId> inputs = {logits};
-  if (teaching_) {
-    spec.distillation = teaching_->distillation;
-    inputs.push_back(teaching_->forward.x);
-  }
-  graph_.add_node(cross_entropy(spec), std::move(inputs), {loss, gradient});
+  if (teaching_) inputs.push_back(teaching_->forward.x);
+  graph_.add_node(loss_of(desc.cols), std::move(inputs), {loss, gradient});
   return finish(loss, logits);
 }
 
@@ -394,6 +437,17 @@ std::unique_ptr<Transformer> make_transformer(const ModelConfig& config, Head he
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, Head head, const Tuning& tuning) {
   return make_transformer(config, head, tuning);
+}
+
+int64_t label_words(const ModelConfig& config, Head head, const LossOptions& loss) {
+  if (head == Head::kSpans) return kSpanEnds;
+  if (head != Head::kClassifier) return 1;
+  switch (config.problem_type()) {
+    case Problem::kOneLabel: break;
+    case Problem::kManyLabels: return BinaryCrossEntropySpec{config.num_labels()}.label_words();
+    case Problem::kNumbers: return SquaredErrorSpec{config.num_labels()}.label_words();
+  }
+  return CrossEntropySpec{.weighted = loss.weighted}.label_words();
 }
 
 }  // namespace snug

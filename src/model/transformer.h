@@ -11,6 +11,7 @@
 #include "graph/graph.h"
 #include "model/model.h"
 #include "ops/distillation.h"
+#include "ops/end_token.h"
 #include "ops/linear.h"
 
 namespace snug {
@@ -31,7 +32,7 @@ struct NormSlots {
 
 // Where a forward pass ends.
 struct Forward {
-  ValueId x = kNoValue;  // a classifier's logits; the rows that meet a language model's vocabulary; or all tokens
+  ValueId x = kNoValue;  // the logits; the rows that meet a language model's vocabulary; or all tokens
   int weight = -1, bias = -1;  // slots of the vocabulary's head; bias -1: none
 };
 
@@ -54,6 +55,7 @@ class Transformer : public Model {
 
  protected:
   bool is_language_model() const { return head_ == Head::kCausalLm || head_ == Head::kMaskedLm; }
+  bool has_token_head() const { return head_ == Head::kTagger || head_ == Head::kSpans; }
 
   // Later parameters stand there.
   void begin(Stage stage, int layer = -1);
@@ -64,12 +66,15 @@ class Transformer : public Model {
     WeightLayout layout = WeightLayout::kOutIn;
     bool is_head = false;
     double init_scale = 1.0;
+    bool has_bias = true;
   };
   int add_table(const std::string& name, int64_t rows);
   int add_words(const std::string& name, bool is_factor);  // is_factor: the head of a language model too
   LinearSlots add_linear(const std::string& name, const LinearShape& shape);
   // One product for several layers of the files, whose rows lie below each other.
   LinearSlots add_joined_linear(const std::string& name, const std::vector<std::string>& parts, const LinearShape& each);
+  // The head of a tagger or of the ends of answers: one layer over tokens, which all families name alike.
+  LinearSlots add_token_head();
   NormSlots add_norm(const std::string& name, bool is_head = false);
   int add_vector(const std::string& name, int64_t size, Init init, bool is_factor, bool is_head);
   int add(Parameter parameter);
@@ -154,21 +159,26 @@ class GraphWriter {
   ValueId attention(const std::string& name, uint32_t site, ValueId qkv, bool causal);
   ValueId pool(ValueId x);
   ValueId first_token(ValueId x);
+  ValueId last_token(ValueId x);
   ValueId dropout(const std::string& name, double rate, uint32_t site, ValueId x);
   ValueId target_rows(ValueId x);
+  // What add_token_head() gives: a tagger drops out, and looks at the tokens that have a class alone.
+  ValueId token_logits(const LinearSlots& slots, double dropout_rate, uint32_t site, ValueId x);
 
   // The loss will be that of ops/distillation.h.
   void learn_from(const Teaching& teaching) { teaching_ = teaching; }
 
   // The ends of a graph.
   StepGraph embedding(ValueId x);
-  StepGraph classification(ValueId logits);
+  StepGraph scores(ValueId logits);
   // The head over the vocabulary: the loss, logits, or in generation the next tokens.
   StepGraph language(const Forward& forward);
 
  private:
   ValueId add_parameter(int slot, const TensorDesc& desc);
   ValueId adapter_input(const AdapterSlots& slots, ValueId x);
+  ValueId end_token(const std::string& name, End end, ValueId x);
+  OpPtr loss_of(int64_t outputs) const;  // of all heads but a vocabulary's
   Matrix quantized(int slot);
   ValueId dequantized(int slot);
   StepGraph finish(ValueId loss, ValueId result);

@@ -1,6 +1,6 @@
-// Softmax and cross-entropy of one label per sequence. Loss and gradient come from one pass, so a
-// training graph asks for both at once and seeds the gradient of logits with dlogits; there is
-// nothing left to emit for backward.
+// Softmax and cross-entropy of one label for each sequence, or for each token that predicts. Loss and gradient come from
+// one pass, so a training graph asks for both at once and seeds the gradient of logits with dlogits; there is nothing left
+// to emit for backward.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,20 @@ namespace snug {
 struct CrossEntropySpec {
   int64_t classes = 1;
   Distillation distillation{};  // counts where there is a teacher
+  Rows rows = Rows::kSequences;  // or kTargets: labels are batch.target_ids
+  // So much of the target is spread evenly over all classes (Szegedy et al. 2015), as Hugging Face's LabelSmoother has it:
+  // the loss is (1 - smoothing) * -log p(label) + smoothing * the mean of -log p.
+  float smoothing = 0.0f;
+  // Of sequences: a second word of the label is what the loss counts with, the bits of a float.
+  bool weighted = false;
+
+  int64_t label_words() const { return weighted ? 2 : 1; }
 };
 
-// inputs {logits[sequences, classes], teacher's logits (the same shape, optional)}
-// outputs {loss[1, 1] fp64, += loss_scale * sum of -log p(label), dlogits[sequences, classes] =
-// loss_scale * (p - onehot)} Either output may be absent; with a teacher they are those of
-// ops/distillation.h. Sequences without a label (-1) add nothing and get gradient zero.
+// inputs {logits[rows, classes], teacher's logits (the same shape, optional)}
+// outputs {loss[1, 1] fp64, += loss_scale * sum of -log p(label), dlogits[rows, classes] = loss_scale * (p - onehot)}
+// Either output may be absent; with a teacher they are those of ops/distillation.h. Rows without a label (-1) add nothing
+// and get gradient zero.
 OpPtr cross_entropy(const CrossEntropySpec& spec);
 
 // The operators by name, for their kernels on other devices.
@@ -27,6 +35,7 @@ class CrossEntropy final : public Op {
  public:
   explicit CrossEntropy(const CrossEntropySpec& spec) : spec(spec) {}
   std::string_view name() const override { return "cross_entropy"; }
+  size_t workspace_bytes(const Sizing& sizing) const override;
   void run(const Call& call) const override;
 
   const CrossEntropySpec spec;

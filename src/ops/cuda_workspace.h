@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "graph/op.h"
+
 namespace snug {
 
 // What cuBLASLt may use during one product: its own advice for Hopper; older cards need less.
@@ -14,6 +16,11 @@ inline constexpr int64_t kColumnSumPieces = 132;
 
 constexpr size_t column_sum_bytes(int64_t cols, int64_t sums) {
   return size_t(kColumnSumPieces * cols * sums) * sizeof(float);
+}
+
+// Losses of rows (fp64), which are then added in order.
+constexpr size_t row_losses_bytes(const Device& device, int64_t rows) {
+  return device.kind == DeviceKind::kCuda ? size_t(rows) * sizeof(double) : 0;
 }
 
 // The workspace of a language model's head and loss (ops/vocabulary_loss.h), as offsets from its beginning. Rows of the

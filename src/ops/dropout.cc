@@ -43,7 +43,7 @@ void Dropout::run(const Call& call) const {
   over_ranges(y.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
       MaskRow row;
-      if (mask.on()) row = spec.per_token ? token_mask_row(*call.batch, s) : sequence_mask_row(*call.batch, s);
+      if (mask.on()) row = mask_row(*call.batch, spec.rows, s);
       HWY_DYNAMIC_DISPATCH(MaskedRow)
       (mask, row, size_t(y.cols), add, x.f32() + s * x.cols, y.f32() + s * y.cols);
     }

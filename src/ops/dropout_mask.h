@@ -66,12 +66,16 @@ constexpr float mask_factor(const DropoutMask& mask, const MaskRow& row, uint32_
   return mask_draw(mask, row, column) >= mask.threshold ? mask.scale : 0.0f;
 }
 
-// The mask rows of packed tensors: one row per token, or one per sequence.
+// The mask rows of packed tensors: one row per token, per sequence, or per token that predicts.
 inline MaskRow token_mask_row(const Batch& batch, int64_t token) {
   return {batch.samples[batch.row_of[token]], uint32_t(batch.positions[token]), 0};
 }
 inline MaskRow sequence_mask_row(const Batch& batch, int64_t sequence) {
   return {batch.samples[sequence], 0, 0};
+}
+inline MaskRow mask_row(const Batch& batch, Rows rows, int64_t row) {
+  if (rows == Rows::kSequences) return sequence_mask_row(batch, row);
+  return token_mask_row(batch, rows == Rows::kTargets ? batch.target_rows[row] : row);
 }
 
 }  // namespace snug

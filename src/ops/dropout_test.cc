@@ -42,7 +42,7 @@ TEST(Dropout, HasAMaskForEveryToken) {
     OpHarness h(packed.batch, 4);
     h.step = {.seed = 6, .training = true};
     const int64_t hidden = 65, tokens = packed.batch.dims.tokens;
-    const Node node = {dropout({.p = 0.3f, .site = 2, .per_token = true}), {h.random(tokens, hidden)}, {h.value(tokens, hidden)}};
+    const Node node = {dropout({.p = 0.3f, .site = 2, .rows = Rows::kTokens}), {h.random(tokens, hidden)}, {h.value(tokens, hidden)}};
     h.forward(node);
     Doubles y = h.doubles(node.inputs[0]);
     const DropoutMask mask = dropout_mask(0.3f, 2, h.step);
@@ -51,6 +51,26 @@ TEST(Dropout, HasAMaskForEveryToken) {
     }
     EXPECT_TRUE(close("y", h.doubles(node.outputs[0]), y, kEps * largest(y), 4));
   });
+}
+
+// Of a row that predicts it is that of its token, wherever in the micro-batch it lies.
+TEST(Dropout, GivesTargetsTheMasksOfTheirTokens) {
+  PackedBatch packed({1, 3, 17}, 3);
+  const std::vector<int32_t> rows = {0, 2, 3, 9, 20};
+  packed.batch.target_rows = rows.data();
+  packed.batch.dims.targets = 5;
+  OpHarness h(packed.batch, 4);
+  h.step = {.seed = 6, .training = true};
+  const int64_t hidden = 65;
+  const Node node = {dropout({.p = 0.3f, .site = 2, .rows = Rows::kTargets}), {h.random(5, hidden)}, {h.value(5, hidden)}};
+  h.forward(node);
+  Doubles y = h.doubles(node.inputs[0]);
+  const DropoutMask mask = dropout_mask(0.3f, 2, h.step);
+  for (size_t i = 0; i < y.size(); ++i) {
+    const MaskRow row = token_mask_row(packed.batch, rows[i / size_t(hidden)]);
+    y[i] *= mask_factor(mask, row, uint32_t(int64_t(i) % hidden));
+  }
+  EXPECT_TRUE(close("y", h.doubles(node.outputs[0]), y, kEps * largest(y), 4));
 }
 
 TEST(Dropout, IsTheIdentityWithoutTraining) {

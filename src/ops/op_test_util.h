@@ -61,6 +61,13 @@ struct PackedBatch {
     batch.samples = samples.data();
   }
   PackedBatch(const PackedBatch&) = delete;
+
+  // Labels of several words each, all sequences' behind each other.
+  void set_labels(std::vector<int32_t> words) {
+    labels = std::move(words);
+    batch.labels = labels.data();
+    batch.dims.label_words = int64_t(labels.size()) / batch.dims.sequences;
+  }
 };
 
 // A tensor between two guards: NaN, so that a read past an end shows in the result, and poisoned

@@ -30,7 +30,7 @@ std::span<float> CpuEngine::floats(size_t offset, size_t bytes) const {
   return {reinterpret_cast<float*>(arena_.base() + offset), bytes / sizeof(float)};
 }
 
-void CpuEngine::begin(uint64_t targets) {
+void CpuEngine::begin(double targets) {
   std::byte* const gradients = arena_.base() + plan_.layout.gradients.offset;
   over_ranges(int64_t(plan_.layout.gradients.bytes), kZeroGrain,
               [&](int64_t begin, int64_t end) { std::memset(gradients + begin, 0, size_t(end - begin)); });

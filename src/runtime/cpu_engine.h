@@ -13,7 +13,7 @@ class CpuEngine : public Engine {
   // What the plan keeps outside lies in a file in `scratch`.
   CpuEngine(const Model& model, const Plan& plan, uint64_t seed, const std::filesystem::path& scratch = {});
 
-  void begin(uint64_t targets) override;
+  void begin(double targets) override;
   void accumulate(const Batch& micro_batch) override;
   void update(const OptimizerStep& step, double max_gradient_norm) override;
   StepResult finish() override { return result_; }

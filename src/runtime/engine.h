@@ -45,9 +45,10 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // One optimizer step: begin, accumulate each micro-batch, update. `targets` of the whole step (examples, or tokens to be
-  // predicted): micro-batches add up to their mean. The update clips to `max_gradient_norm` (0: never); `step.weight_decay` counts where the parameter
-  // table says so. Batches may be reused as soon as accumulate() returns.
-  virtual void begin(uint64_t targets) = 0;
+  // predicted; of weighted examples the sum of their weights): micro-batches add up to their mean. The update clips to
+  // `max_gradient_norm` (0: never); `step.weight_decay` counts where the parameter table says so. Batches may be reused as
+  // soon as accumulate() returns.
+  virtual void begin(double targets) = 0;
   virtual void accumulate(const Batch& micro_batch) = 0;
   virtual void update(const OptimizerStep& step, double max_gradient_norm) = 0;
   // Results of updates, oldest first, each once. A device computes on its own: so many updates may wait for finish()
