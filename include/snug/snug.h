@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "snug/error.h"
+#include "snug/evaluation.h"
 
 namespace snug {
 
@@ -152,9 +153,8 @@ TrainSummary train(const TrainOptions& options, const std::function<void(const S
 struct EvalOptions : CommonOptions {
   std::string data;
 };
-// loss, accuracy, f1, f1_macro, f1_micro, matthews_correlation, examples, examples_per_second; of a language model loss,
-// perplexity, predicted_tokens, examples, examples_per_second
-std::map<std::string, double> evaluate(const EvalOptions& options);
+// Always loss, examples and examples_per_second; besides what the task is measured by, see docs/tasks.md.
+Evaluation evaluate(const EvalOptions& options);
 
 struct InferenceOptions : CommonOptions {
   std::string input;  // a file, or "-"
@@ -166,26 +166,26 @@ struct InferenceOptions : CommonOptions {
 };
 // Places in texts count code points, end exclusive.
 struct EntityPrediction {
-  std::string type, text;
+  std::string type{}, text{};
   uint64_t begin = 0, end = 0;
   double score = 0;  // mean probability of its words' tags
 };
 struct AnswerPrediction {
-  std::string text;
+  std::string text{};
   uint64_t begin = 0, end = 0;  // in the context
   double score = 0;             // among the answers that were found
 };
 // What a text was found to be; which of it is filled in depends on what the model was trained for.
 struct Prediction {
-  std::string id;  // where the input has one
-  std::string label;
+  std::string id{};  // where the input has one
+  std::string label{};
   double score = 0;  // of the label
-  std::vector<std::pair<std::string, double>> scores;  // of every label, by id
-  std::optional<std::vector<std::string>> labels;      // multi-label: those with a probability above a half
-  std::optional<double> value;                         // regress
-  std::optional<std::vector<EntityPrediction>> entities;              // tag
-  std::vector<std::pair<std::string, std::string>> tags;              // tag: words and their labels
-  std::optional<std::vector<AnswerPrediction>> answers;               // qa: best first; none: the context has no answer
+  std::vector<std::pair<std::string, double>> scores{};  // of every label, by id
+  std::optional<std::vector<std::string>> labels{};      // multi-label: those with a probability above a half
+  std::optional<double> value{};                         // regress
+  std::optional<std::vector<EntityPrediction>> entities{};              // tag
+  std::vector<std::pair<std::string, std::string>> tags{};              // tag: words and their labels
+  std::optional<std::vector<AnswerPrediction>> answers{};               // qa: best first; none: the context has no answer
   double no_answer_score = 0;  // qa: above 0, no answer is more likely than the best one
 };
 void predict(const InferenceOptions& options, const std::function<void(const Prediction&)>& on_prediction);

@@ -50,17 +50,17 @@ void add_eval(CLI::App& app) {
                       "measure this model folder too, and show both: what quantisation or training has changed");
   command->add_flag("--json", flags->json, "one JSON object on standard output");
   command->callback([flags] {
-    const auto result = evaluate(flags->options);
+    const Evaluation result = evaluate(flags->options);
     if (!flags->compare_with.empty()) {
       EvalOptions other = flags->options;
       other.model = flags->compare_with;
-      return show_comparison(result, evaluate(other), flags->json);
+      return show_comparison(result.metrics, evaluate(other).metrics, flags->json);
     }
     if (flags->json) {
-      std::puts(OrderedJson(result).dump(2).c_str());
+      std::puts(result.to_json().c_str());
       return;
     }
-    for (const auto& [name, value] : result) std::puts(fmt::format("{:<24}{:.6g}", name, value).c_str());
+    std::fputs(result.to_text().c_str(), stdout);
   });
 }
 
