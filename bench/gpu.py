@@ -2,9 +2,9 @@
 measured memory, the speed table beside PyTorch and transformers where this Python has them, and a whole fine-tuning run.
 Needs Python alone. Prints Markdown; with --out FILE also one JSON line per result.
 
-    python3 bench/gpu.py [tests] [sanitize] [memory] [speed] [language] [generate] [frontier] [smallest] [techniques] [end-to-end]
-                                              all of them without arguments
-    SST2=folder with train.tsv and dev.tsv: the data of end-to-end, which is left out without it"""
+    python3 bench/gpu.py [PART ...]           all of them without arguments; --help lists them
+    SST2=folder with train.tsv and dev.tsv: the data of end-to-end and sst2-techniques, which are left out without it
+    MINILM=folder of the model that sst2-techniques trains"""
 import argparse
 import json
 import os
@@ -213,6 +213,73 @@ def techniques():
         check(row["measured_bytes"] <= row["predicted_bytes"] * 1.01, f"{name}: memory above the plan")
 
 
+def monotone():
+    """More budget is never slower: the median of three runs of each budget."""
+    print("\n| case | budget MiB | median ms | micro-batch | recomputed |\n|---|---|---|---|---|")
+    for case in "32x512", "gpt2-medium:8x1024":
+        least = step_bench(case, GIB // 2, steps=1, OFFLOAD="none")["minimum_bytes"]
+        most = step_bench(case, steps=2)["predicted_bytes"]
+        fastest = None
+        for share in 0, 0.03, 0.1, 0.3, 0.6, 1:
+            rows = [step_bench(case, int(least + share * (most - least)), steps=6) for _ in range(3)]
+            median = sorted(row["ms"] for row in rows)[1]
+            print(f"| {case} | {rows[0]['budget_bytes'] / 2**20:.0f} | {median:.1f} | {rows[0]['micro_batch_tokens']} | {rows[0]['recompute']} |", flush=True)
+            record("monotone", median_ms=median, **rows[0])
+            if fastest is not None:
+                check(median <= 1.05 * fastest, f"{case}: {median:.1f} ms with more memory, {fastest:.1f} with less")
+            fastest = min(fastest or median, median)
+
+
+def promises():
+    """Random techniques and budgets, and all pairs of techniques, on the GPU; FUZZ_RUNS sets how many random ones."""
+    script = os.path.join(ROOT, "tests/e2e/combinations_test.py")
+    env = {"SNUG": os.path.join(BUILD, "bin/snug"), "SNUG_DEVICE": "cuda", "SNUG_FUZZ_RUNS": os.environ.get("FUZZ_RUNS", "60")}
+    for name in "BudgetFuzz", "Combinations":
+        start = time.time()
+        done = program(sys.executable, script, name, env=env, timeout=1200)
+        print(f"{name}: {time.time() - start:.0f} s\n{done.stderr[-1500:]}", flush=True)
+        record("promises", name=name, exit_code=done.returncode, output=done.stderr[-3000:])
+        check(done.returncode == 0, f"{name} on the GPU")
+
+
+def sst2_techniques():
+    """A real model on SST-2's first 10,000 rows by six techniques: accuracy, peak, time."""
+    data, model = os.environ.get("SST2"), os.environ.get("MINILM")
+    if not data or not model:
+        print("sst2-techniques: left out, SST2 and MINILM name no folders")
+        return
+    folder = tempfile.mkdtemp()
+    with open(os.path.join(data, "train.tsv")) as f, open(os.path.join(folder, "train.tsv"), "w") as g:
+        g.writelines(line for _, line in zip(range(10001), f))
+    rows = {"full": [], "frozen encoder": ["--freeze", "all-but-head"], "LoRA": ["--lora-rank", 8, "--lora-target-modules", "all-linear"],
+            "8-bit AdamW": ["--optim", "adamw_8bit"], "bf16-SR": ["--optim", "adamw_bf16"],
+            "int8 + LoRA": ["--quantize", "int8", "--lora-rank", 8, "--lora-target-modules", "all-linear"]}
+    print("\n| technique | rate | accuracy (seeds) | mean | peak MiB | s |\n|---|---|---|---|---|---|")
+    full = None
+    for name, flags in rows.items():
+        rate = {"frozen encoder": 1e-3}.get(name, 1e-3 if "LoRA" in name else 1e-4)
+        scores, peak, seconds = [], 0, 0
+        for seed in 42, 43, 44:
+            done = program(os.path.join(BUILD, "bin/snug"), "train", "--model", model, "--train", os.path.join(folder, "train.tsv"), "--validation",
+                           os.path.join(data, "dev.tsv"), "--max-length", 64, "--batch-size", 16, "--learning-rate", rate, "--warmup-ratio", 0.1,
+                           "--num-train-epochs", 1, "--seed", seed, "--precision", "fp32", "--save-strategy", "no", *flags, "--overwrite-output-dir",
+                           "--output-dir", os.path.join(folder, "out"), "--json")
+            if done.returncode != 0:
+                check(False, f"{name}: {done.stderr[-300:]}")
+                break
+            report = json.loads(done.stdout)
+            scores.append(report["eval_accuracy"])
+            peak, seconds = max(peak, report["measured_peak_bytes"]), seconds + report["seconds"]
+        if not scores:
+            continue
+        mean = sum(scores) / len(scores)
+        full = full or mean
+        print(f"| {name} | {rate:g} | {', '.join(f'{score:.4f}' for score in scores)} | {mean:.4f} | {peak / 2**20:.0f} | {seconds / len(scores):.1f} |", flush=True)
+        record("sst2-technique", name=name, scores=scores, peak_bytes=peak, seconds=seconds / len(scores))
+        if name in ("8-bit AdamW", "LoRA"):
+            check(mean >= full - 0.01, f"{name}: accuracy {mean:.4f}, full {full:.4f}")
+
+
 def end_to_end():
     data = os.environ.get("SST2")
     if not data:
@@ -247,8 +314,9 @@ def end_to_end():
 
 
 def main():
-    parts = {"tests": tests, "sanitize": sanitize, "memory": memory, "speed": speed, "language": language, "generate": generate, "frontier": frontier, "smallest": smallest, "techniques": techniques,
-             "end-to-end": end_to_end}
+    parts = {"tests": tests, "sanitize": sanitize, "memory": memory, "speed": speed, "language": language, "generate": generate,
+             "frontier": frontier, "monotone": monotone, "smallest": smallest, "techniques": techniques, "promises": promises,
+             "sst2-techniques": sst2_techniques, "end-to-end": end_to_end}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help=", ".join(parts))
     parser.add_argument("--out", help="JSON lines go here")

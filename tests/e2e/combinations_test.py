@@ -4,20 +4,24 @@ import itertools
 import json
 import math
 import os
+import random
 import unittest
 
-from harness import MIB, SnugTest, read_losses, run, write_csv
+from harness import MIB, ON_GPU, SnugTest, read_losses, run, write_csv
 
 STEPS = 8
+TEACHER = "(a trained model)"
 # The plan alone changes.
 EXACT = {"small micro-batches": ("--micro-batch-tokens", 24), "recompute all": ("--recompute", "all"),
-         "recompute parts": ("--recompute", "norms,activations,mlp"), "state in a file": ("--offload", "state")}
+         "recompute parts": ("--recompute", "norms,activations,mlp"), "state outside": ("--offload", "state")}
 # The numbers change too; what each says has a group, of which a run has one at most.
 INEXACT = {"8-bit": ("optimizer", "--optim", "adamw_8bit"), "bf16": ("optimizer", "--optim", "adamw_bf16"),
            "adafactor": ("optimizer", "--optim", "adafactor"), "sgd": ("optimizer", "--optim", "sgd"),
            "embeddings frozen": ("freeze", "--freeze", "embeddings"), "layers frozen": ("freeze", "--freeze", "embeddings,layers.0"),
-           "LoRA": ("adapters", "--lora-rank", 4, "--lora-dropout", 0.1)}
+           "LoRA": ("adapters", "--lora-rank", 4, "--lora-dropout", 0.1),
+           "LoRA on int8": ("adapters", "--lora-rank", 4, "--quantize", "int8"), "teacher": ("loss", "--teacher", TEACHER)}
 RUNS = int(os.environ.get("SNUG_FUZZ_RUNS", "10"))
+FIRST = int(os.environ.get("SNUG_FUZZ_FIRST", "0"))
 
 
 class Combinations(SnugTest):
@@ -26,11 +30,13 @@ class Combinations(SnugTest):
         self.model = self.init(hidden=64, layers=2)
         self.data = write_csv(self.path("train.csv"), 120, self.rng, longest=20)
         self.count = 0
+        self.teacher = self.path("teacher")
+        run("train", "--model", self.model, "--train", self.data, "--max-steps", 3, "--save-strategy", "no", *self.cache(), "--output-dir", self.teacher)
 
     def train(self, flags):
         """At the least budget that its plan prints; losses by step."""
         flags = ("--model", self.model, "--train", self.data, "--batch-size", 8, "--max-steps", STEPS, "--dropout", 0.1, "--learning-rate", 1e-3,
-                 *self.cache(), *flags)
+                 "--precision", "fp32", *self.cache(), *(self.teacher if flag == TEACHER else flag for flag in flags))
         least = run("plan", *flags, "--json").json()["minimum_budget_bytes"]
         self.count += 1
         out = self.path(f"out-{self.count}")
@@ -69,10 +75,10 @@ class Combinations(SnugTest):
 
 
 class BudgetFuzz(SnugTest):
-    """SNUG_FUZZ_RUNS sets how many."""
+    """SNUG_FUZZ_RUNS sets how many, SNUG_FUZZ_FIRST the number of the first: each is drawn by its own."""
 
     def draw(self, i):
-        rng = self.rng
+        self.rng = rng = random.Random(f"budget {i}")
         heads = rng.choice([1, 2, 4])
         family = rng.choice(["bert", "bert", "roberta", "gpt2"])
         model = self.init(f"model-{i}", hidden=heads * rng.choice([8, 16, 32, 64]), heads=heads, layers=rng.randint(1, 4), vocab=rng.choice([300, 1000]),
@@ -86,14 +92,16 @@ class BudgetFuzz(SnugTest):
         if task == "classify" and rng.random() < 0.3:
             flags += ["--validation", data]
         for technique in [("--optim", rng.choice(["adamw_8bit", "adamw_bf16", "adafactor", "sgd"])), ("--freeze", "embeddings"),
-                          ("--lora-rank", rng.choice([1, 4, 16])), ("--offload", rng.choice(["none", "state"])),
+                          ("--lora-rank", rng.choice([1, 4, 16])), ("--offload", rng.choice(["none", "state", *(["gradients"] if ON_GPU else [])])),
                           ("--recompute", rng.choice(["none", "all", "norms,activations", "attention", "mlp"]))]:
             if rng.random() < 0.35:
                 flags += technique
+        if ON_GPU:
+            flags += ["--precision", rng.choice(["bf16", "fp32"] if "adamw_bf16" in flags else ["bf16", "fp16", "fp32"])]
         return flags
 
     def test_random_techniques_and_budgets(self):
-        for i in range(RUNS):
+        for i in range(FIRST, FIRST + RUNS):
             flags = self.draw(i)
             with self.subTest(" ".join(map(str, flags))):
                 plan = run("plan", *flags, "--memory", "100GiB", "--json").json()

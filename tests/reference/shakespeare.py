@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 SNUG, TEXT = sys.argv[1:3]
 STEPS, BLOCK, BATCH = (int(x) for x in (sys.argv[3:] + ["200", "128", "16"][len(sys.argv) - 3:]))
 RATE = 1e-3
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def snug(*args):
@@ -28,11 +29,11 @@ def snug(*args):
 
 def reference(model_folder, text):
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
-    model = AutoModelForCausalLM.from_pretrained(model_folder).train()
+    model = AutoModelForCausalLM.from_pretrained(model_folder).train().to(DEVICE)
     ids = tokenizer(text)["input_ids"] + [model.config.eos_token_id]
     blocks = [ids[i:i + BLOCK] for i in range(0, len(ids), BLOCK)]
     held_out = -(-len(blocks) * 5 // 100)
-    train = torch.tensor([b for b in blocks[:-held_out] if len(b) == BLOCK])
+    train = torch.tensor([b for b in blocks[:-held_out] if len(b) == BLOCK]).to(DEVICE)
     decayed = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(decayed, lambda step: 1 - step / STEPS)
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(1))
@@ -53,8 +54,8 @@ def reference(model_folder, text):
         for block in blocks[-held_out:]:
             if len(block) < 2:
                 continue
-            logits = model(torch.tensor([block])).logits[0, :-1]
-            total += torch.nn.functional.cross_entropy(logits, torch.tensor(block[1:]), reduction="sum").item()
+            logits = model(torch.tensor([block], device=DEVICE)).logits[0, :-1]
+            total += torch.nn.functional.cross_entropy(logits, torch.tensor(block[1:], device=DEVICE), reduction="sum").item()
             count += len(block) - 1
     return total / count, seconds
 
@@ -68,14 +69,14 @@ def main():
         start = time.time()
         report = json.loads(snug("train", "--model", model, "--train", TEXT, "--block-size", BLOCK, "--batch-size", BATCH, "--max-steps", STEPS,
                                  "--learning-rate", RATE, "--eval-strategy", "steps", "--eval-steps", STEPS, "--save-strategy", "no",
-                                 "--output-dir", out, "--json"))
+                                 "--precision", "fp32", "--output-dir", out, "--json"))
         seconds = time.time() - start
         print(f"snug: validation loss {report['eval_loss']:.4f} in {seconds:.0f} s, {report['tokens_per_second']:.0f} tokens/s, peak "
               f"{report['measured_peak_bytes'] / 2**20:.0f} MiB (planned {report['predicted_peak_bytes'] / 2**20:.0f})", flush=True)
         print(snug("generate", "--model", out, "--prompt", "ROMEO:\n", "--max-new-tokens", 150, "--temperature", 0.8), flush=True)
         with open(TEXT) as f:
             theirs, their_seconds = reference(model, f.read())
-        print(f"PyTorch: validation loss {theirs:.4f} in {their_seconds:.0f} s; snug's is {report['eval_loss'] / theirs - 1:+.2%}")
+        print(f"PyTorch on {DEVICE}: validation loss {theirs:.4f} in {their_seconds:.0f} s; snug's is {report['eval_loss'] / theirs - 1:+.2%}")
         assert report["eval_loss"] <= 1.02 * theirs
 
 
