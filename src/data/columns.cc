@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <span>
 #include <string_view>
 
 #include "core/error.h"
@@ -50,6 +51,30 @@ constexpr std::string_view kUsualLabels[] = {
     "intent", "sentiment", "rating", "stars",    "score",  "similarity",
 };
 
+constexpr UsualTexts kUsualWords[] = {{"tokens", ""}, {"words", ""}};
+constexpr std::string_view kUsualTags[] = {"ner_tags", "tags", "labels", "label", "ner", "pos_tags", "chunk_tags"};
+
+constexpr UsualTexts kUsualQuestions[] = {
+    {"question", "context"}, {"question", "passage"}, {"question", "document"}, {"query", "context"},
+    {"query", "passage"},    {"question", ""},        {"query", ""},
+};
+constexpr std::string_view kUsualAnswers[] = {"answers"};
+
+// What is looked for in rows of one kind; the last four stand in messages.
+struct Usual {
+  std::span<const UsualTexts> texts;
+  std::span<const std::string_view> labels;
+  std::string_view text_role, text_names, label_role, label_names;
+};
+
+Usual usual_of(RowKind kind) {
+  if (kind == RowKind::kWords) return {kUsualWords, kUsualTags, "words", "tokens, words", "tags", "ner_tags, tags, ..."};
+  if (kind == RowKind::kQuestions) {
+    return {kUsualQuestions, kUsualAnswers, "question", "question, query", "answers", "answers"};
+  }
+  return {kUsualTexts, kUsualLabels, "text", "text, sentence, ...", "label", "label, class, ..."};
+}
+
 char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
 
 bool equal_ignoring_case(std::string_view a, std::string_view b) {
@@ -70,12 +95,16 @@ class Resolver {
  public:
   Resolver(const std::vector<std::string>& names, const RowReaderOptions& options,
            const std::string& file)
-      : names_(names), options_(options), file_(file) {}
+      : names_(names), options_(options), usual_(usual_of(options.kind)), file_(file) {}
 
   ColumnMap resolve() {
     const Columns& wanted = options_.columns;
     map_.count = names_.size();
+    if (options_.kind == RowKind::kWords && !wanted.text_pair.empty() && wanted.text_pair != "-") {
+      fail(ErrorKind::kInput, "{}: rows of words have no second text; \"{}\" is asked for", file_, wanted.text_pair);
+    }
     find_texts(wanted);
+    if (options_.kind == RowKind::kQuestions && !map_.text_pair) refuse_without_context();
     if (options_.labels != LabelNeed::kIgnored) find_label(wanted.label);
     refuse_one_column_twice();
     map_.names.text = names_[map_.text];
@@ -121,14 +150,15 @@ class Resolver {
 
   void find_texts(const Columns& wanted) {
     if (!wanted.text.empty()) {
-      map_.text = find_named(wanted.text, "text");
+      map_.text = find_named(wanted.text, usual_.text_role);
     } else if (!find_usual_texts()) {
       refuse_without_text();
     }
     if (wanted.text_pair == "-") {
       map_.text_pair.reset();
     } else if (!wanted.text_pair.empty()) {
-      map_.text_pair = find_named(wanted.text_pair, "second text");
+      map_.text_pair =
+          find_named(wanted.text_pair, options_.kind == RowKind::kQuestions ? "context" : "second text");
     } else if (!wanted.text.empty()) {
       find_usual_partner();
     }
@@ -136,7 +166,7 @@ class Resolver {
 
   bool find_usual_texts() {
     if (!options_.has_header && names_.size() == 1) return true;  // the only column
-    for (const UsualTexts& usual : kUsualTexts) {
+    for (const UsualTexts& usual : usual_.texts) {
       const auto text = find(usual.text);
       const auto pair = usual.pair.empty() ? std::nullopt : find(usual.pair);
       if (!text || (!usual.pair.empty() && !pair)) continue;
@@ -148,8 +178,10 @@ class Resolver {
   }
 
   void find_usual_partner() {
-    for (const UsualTexts& usual : kUsualTexts) {
-      if (usual.pair.empty() || !equal_ignoring_case(usual.text, names_[map_.text])) continue;
+    // A context is one whatever the question is called.
+    const bool any = options_.kind == RowKind::kQuestions;
+    for (const UsualTexts& usual : usual_.texts) {
+      if (usual.pair.empty() || (!any && !equal_ignoring_case(usual.text, names_[map_.text]))) continue;
       map_.text_pair = find(usual.pair);
       if (map_.text_pair) return;
     }
@@ -162,23 +194,28 @@ class Resolver {
            names_.size(), names_.size());
     }
     fail(ErrorKind::kInput,
-         "{}: no text column by a usual name (text, sentence, ...); name it, or say that there is "
-         "no header; the columns are {}",
-         file_, quoted_list(names_));
+         "{}: no {} column by a usual name ({}); name it, or say that there is no header; the columns are {}", file_,
+         usual_.text_role, usual_.text_names, quoted_list(names_));
+  }
+
+  [[noreturn]] void refuse_without_context() const {
+    fail(ErrorKind::kInput,
+         "{}: no context column by a usual name (context, passage, ...) for the question \"{}\"; the columns are {}", file_,
+         names_[map_.text], quoted_list(names_));
   }
 
   void find_label(const std::string& wanted) {
     if (!wanted.empty()) {
-      map_.label = find_named(wanted, "label");
+      map_.label = find_named(wanted, usual_.label_role);
       return;
     }
-    for (const std::string_view usual : kUsualLabels) {
+    for (const std::string_view usual : usual_.labels) {
       map_.label = find(usual);
       if (map_.label) return;
     }
     if (options_.labels == LabelNeed::kRequired) {
       fail(ErrorKind::kInput,
-           "{}: no label column by a usual name (label, class, ...); the columns are {}", file_,
+           "{}: no {} column by a usual name ({}); the columns are {}", file_, usual_.label_role, usual_.label_names,
            quoted_list(names_));
     }
   }
@@ -194,6 +231,7 @@ class Resolver {
 
   const std::vector<std::string>& names_;
   const RowReaderOptions& options_;
+  const Usual usual_;
   const std::string& file_;
   ColumnMap map_;
 };

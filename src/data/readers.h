@@ -1,4 +1,4 @@
-// The four formats behind open_rows(). Nothing outside this folder includes this.
+// The formats behind open_rows(). Nothing outside this folder includes this.
 #pragma once
 
 #include <memory>
@@ -12,5 +12,11 @@ std::unique_ptr<RowReader> csv_reader(TextWindow window, const RowReaderOptions&
 std::unique_ptr<RowReader> tsv_reader(TextWindow window, const RowReaderOptions& options);
 std::unique_ptr<RowReader> jsonl_reader(TextWindow window, const RowReaderOptions& options);
 std::unique_ptr<RowReader> text_reader(TextWindow window, const RowReaderOptions& options);
+// RowKind::kWords:
+std::unique_ptr<RowReader> conll_reader(TextWindow window, const RowReaderOptions& options);
+std::unique_ptr<RowReader> jsonl_words_reader(TextWindow window, const RowReaderOptions& options);
+// RowKind::kQuestions:
+std::unique_ptr<RowReader> squad_reader(TextWindow window, const RowReaderOptions& options);
+std::unique_ptr<RowReader> jsonl_questions_reader(TextWindow window, const RowReaderOptions& options);
 
 }  // namespace snug

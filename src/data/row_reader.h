@@ -1,5 +1,5 @@
-// Rows of labelled text from CSV, TSV, JSON Lines or plain lines, each also compressed (.gz, .zst),
-// streamed: memory does not grow with the number of rows.
+// Rows of labelled text from CSV, TSV, JSON Lines or plain lines, of words from columns or JSON Lines, of questions from
+// SQuAD's JSON or JSON Lines, each also compressed (.gz, .zst), streamed: memory does not grow with the number of rows.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ enum class RowKind : uint8_t {
 
 struct Word {
   size_t begin = 0, end = 0;  // bytes of the text
-  std::string_view label{};   // empty where there is none
+  std::string_view label{};   // empty where there is none (in JSON, -100 too)
 };
 
 struct Answer {
@@ -73,8 +73,8 @@ struct RowReaderOptions {
   size_t max_record_bytes = 64 << 20;
 };
 
-// Format by extension after stripping .gz/.zst: .csv, .tsv, .jsonl/.json, .txt. Path "-" is
-// standard input. Refusals (kInput) name the file, the line, what was found and what was expected.
+// Format by kind and extension after stripping .gz/.zst (docs/data.md). Path "-" is standard input. Refusals (kInput) name
+// the file, the line, what was found and what was expected.
 std::unique_ptr<RowReader> open_rows(const std::filesystem::path& path,
                                      const RowReaderOptions& options);
 

@@ -1,8 +1,5 @@
 #include "data/row_reader.h"
 
-#include <zlib.h>
-#include <zstd.h>
-
 #include <random>
 
 #include "data/test_support.h"
@@ -11,43 +8,6 @@ namespace snug {
 namespace {
 
 using Rows = std::vector<OwnedRow>;
-
-// Hands out at most `chunk` bytes at a time.
-class SlowSource final : public ByteSource {
- public:
-  SlowSource(std::string_view bytes, size_t chunk) : rest_(bytes), chunk_(chunk) {}
-  size_t read(char* destination, size_t bytes) override {
-    const size_t count = std::min({bytes, chunk_, rest_.size()});
-    std::copy_n(rest_.data(), count, destination);
-    rest_.remove_prefix(count);
-    return count;
-  }
-  uint64_t stored_bytes() const override { return 0; }
-
- private:
-  std::string_view rest_;
-  size_t chunk_;
-};
-
-std::string gzipped(std::string_view text) {
-  std::string out(compressBound(text.size()) + 64, '\0');
-  z_stream stream{};
-  deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  stream.avail_in = uInt(text.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = uInt(out.size());
-  deflate(&stream, Z_FINISH);
-  out.resize(stream.total_out);
-  deflateEnd(&stream);
-  return out;
-}
-
-std::string zstd_compressed(std::string_view text) {
-  std::string out(ZSTD_compressBound(text.size()), '\0');
-  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
-  return out;
-}
 
 TEST(Csv, FollowsRfc4180) {
   EXPECT_EQ(parse_rows("text,label\n\"a, \"\"b\"\"\nc\",1\nplain \"q\",0", "x.csv"),
@@ -84,14 +44,16 @@ TEST(Jsonl, TakesStringsIntegersAndBooleansAsLabels) {
                        "{\"label\": -3, \"text\": \"b\\u0000c\", \"more\": {\"text\": 1}}\r\n"
                        "{\"text\": \"\\ud83d\\ude00\", \"label\": true}\n"
                        "{\"text\": \"d\", \"label\": 18446744073709551615}\n"
-                       "{\"text\": \"e\", \"label\": 1.0}\n{\"text\": \"f\", \"label\": 2.5}",
+                       "{\"text\": \"e\", \"label\": 1.0}\n{\"text\": \"f\", \"label\": 2.5}\n"
+                       "{\"text\": \"g\", \"label\": -0}",
                        "x.jsonl"),
             (Rows{{"a", {}, "x", 1},
                   {std::string("b\0c", 3), {}, "-3", 4},
                   {"\xF0\x9F\x98\x80", {}, "true", 5},
                   {"d", {}, "18446744073709551615", 6},
                   {"e", {}, "1.0", 7},
-                  {"f", {}, "2.5", 8}}));
+                  {"f", {}, "2.5", 8},
+                  {"g", {}, "0", 9}}));
 }
 
 TEST(Text, IsOneRowALine) {
@@ -160,6 +122,12 @@ TEST(RowReader, RefusesBadInputWithTheLine) {
       {"x.jsonl", "{\"text\": \"a\", \"label\": 1}\n{\"text\": null, \"label\": 1}",
        "line 2: \"text\" is null, expected a string"},
       {"x.jsonl", "{\"text\": 5, \"label\": 1}", "line 1: \"text\" is a number, expected a string"},
+      {"x.jsonl", "{\"text\": true, \"label\": 1}", "line 1: \"text\" is a boolean, expected a string"},
+      {"x.jsonl", "{\"text\": {\"a\": 1}, \"label\": 1}", "line 1: \"text\" is an object, expected a string"},
+      {"x.jsonl", "{\"text\": \"a\", \"label\": {}}", "line 1: \"label\" is an object, expected a label"},
+      {"x.jsonl", "{\"text\": \"a\", \"label\": 1}\n[]", "line 2: a JSON array"},
+      {"x.jsonl", "{\"text\": \"a\", \"label\": 1}x", "line 1: more after the object, at byte 26"},
+      {"x.conll", "a O\n", "unknown format; expected a name in one of .csv, .tsv, .jsonl, .json, .txt"},
       {"x.jsonl", "{\"text\": [\"a\"], \"label\": 1}",
        "line 1: \"text\" is a list, expected a string"},
       {"x.jsonl", "{\"text\": \"a\", \"label\": 1}\n{\"label\": 1}", "line 2: no \"text\""},
@@ -308,36 +276,6 @@ TEST(Compressed, TakesConcatenatedMembersAndLargeOutputs) {
   for (int i = 0; i < 200'000; ++i) big += "the same words again,1\n";
   EXPECT_EQ(parse_rows(gzipped(big), "x.csv.gz").size(), 200'000u);
   EXPECT_EQ(parse_rows(zstd_compressed(big), "x.csv.zst").size(), 200'000u);
-}
-
-TEST(OpenRows, RefusesWhatIsNoRegularFile) {
-  const TemporaryFolder folder;
-  EXPECT_NE(error_of([&] { open_rows(folder.path(), {}); }).find("a directory"), std::string::npos);
-  EXPECT_NE(error_of([&] { open_rows("/dev/zero", {}); }).find("a device"), std::string::npos);
-  EXPECT_NE(error_of([&] { open_rows(folder.path() / "none.csv", {}); }).find("cannot open"),
-            std::string::npos);
-}
-
-TEST(OpenRows, ReadsGlueFilesAsTheyCome) {
-  const std::filesystem::path data = shared_data();
-  if (data.empty()) GTEST_SKIP() << "no shared data";
-  const auto count = [&](const char* file, const RowReaderOptions& options = {}) {
-    const auto reader = open_rows(data / file, options);
-    size_t rows = 0;
-    for (Row row; reader->next(row);) ++rows;
-    return rows;
-  };
-  const RowReaderOptions unlabelled{.labels = LabelNeed::kOptional};
-  const RowReaderOptions cola{.columns = {.text = "4", .label = "2"}, .has_header = false};
-  EXPECT_EQ(count("sst2/train.tsv"), 67349u);
-  EXPECT_EQ(count("sst2/test.tsv", unlabelled), 1821u);
-  EXPECT_EQ(count("mrpc/train.tsv"), 3668u);
-  EXPECT_EQ(count("mrpc/test.tsv", unlabelled), 1725u);
-  EXPECT_EQ(count("cola/train.tsv", cola), 8551u);
-  EXPECT_EQ(count("cola/dev.tsv", cola), 1043u);
-  EXPECT_EQ(count("stsb/train.tsv"), 5749u);
-  EXPECT_EQ(count("clinc150/train.tsv"), 15100u);
-  EXPECT_EQ(count("tiny-shakespeare/input.txt", unlabelled), 40000u);
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 // What the tests of this folder share: a tokenizer small enough to check by eye, folders that
-// vanish, and errors as text.
+// vanish, errors as text, and bytes that come slowly or compressed.
 #pragma once
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -127,6 +129,43 @@ inline std::vector<OwnedRow> all_rows(RowReader& reader) {
 inline std::vector<OwnedRow> parse_rows(std::string_view bytes, const std::string& name,
                                         const RowReaderOptions& options = {}) {
   return all_rows(*open_rows(memory_source(bytes), name, options));
+}
+
+// Hands out at most `chunk` bytes at a time.
+class SlowSource final : public ByteSource {
+ public:
+  SlowSource(std::string_view bytes, size_t chunk) : rest_(bytes), chunk_(chunk) {}
+  size_t read(char* destination, size_t bytes) override {
+    const size_t count = std::min({bytes, chunk_, rest_.size()});
+    std::copy_n(rest_.data(), count, destination);
+    rest_.remove_prefix(count);
+    return count;
+  }
+  uint64_t stored_bytes() const override { return 0; }
+
+ private:
+  std::string_view rest_;
+  size_t chunk_;
+};
+
+inline std::string gzipped(std::string_view text) {
+  std::string out(compressBound(text.size()) + 64, '\0');
+  z_stream stream{};
+  deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = uInt(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = uInt(out.size());
+  deflate(&stream, Z_FINISH);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+inline std::string zstd_compressed(std::string_view text) {
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
+  return out;
 }
 
 // Folder of real data beside the checkout (or where SNUG_SHARED says), or empty.

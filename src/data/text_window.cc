@@ -53,16 +53,16 @@ bool every_other_byte_is_zero(std::string_view text) {
 
 }  // namespace
 
-void check_utf8(std::string_view record, char line_break, uint64_t line, const std::string& file) {
+void check_utf8(std::string_view record, char line_break, uint64_t line, const std::string& file, uint64_t before) {
   if (simdjson::validate_utf8(record.data(), record.size())) return;
   const size_t bad = first_invalid(record);
-  const std::string_view before = record.substr(0, bad);
-  const uint64_t breaks = uint64_t(std::count(before.begin(), before.end(), line_break));
-  const size_t line_begin = breaks == 0 ? 0 : before.rfind(line_break) + 1;
+  const std::string_view good = record.substr(0, bad);
+  const uint64_t breaks = uint64_t(std::count(good.begin(), good.end(), line_break));
+  const uint64_t byte = breaks == 0 ? before + bad + 1 : bad - good.rfind(line_break);
   fail(ErrorKind::kInput,
        "{}: line {}, byte {}: not UTF-8 (0x{:02x}); convert the file to UTF-8, for example with "
        "iconv -f latin1 -t utf-8",
-       file, line + breaks, bad - line_begin + 1, uint8_t(record[bad]));
+       file, line + breaks, byte, uint8_t(record[bad]));
 }
 
 TextWindow::TextWindow(std::unique_ptr<ByteSource> source, std::string file,
