@@ -1,8 +1,9 @@
 // Whole models against PyTorch and transformers: logits, every gradient, ten AdamW steps, with and without recomputation,
-// for several micro-batch capacities and chunks of the head. tests/golden/make_golden.py makes the expected values, in
-// fp64; ours are fp32.
+// for several micro-batch capacities and chunks of the head. tests/golden/make_golden.py and make_heads.py make the
+// expected values, in fp64; ours are fp32.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 
 #include "core/file.h"
@@ -35,23 +36,58 @@ void PrintTo(const Case& c, std::ostream* out) {
   *out << c.model << ", " << c.capacity << " tokens, " << describe(c.recompute, 3) << " recomputed, chunks of " << c.head_chunk;
 }
 
-// Rows in order, a new micro-batch whenever the next row does not fit.
-std::vector<BatchBuilder> pack(const Json& rows, size_t capacity) {
-  std::vector<BatchBuilder> packed(1);
-  for (const Json& row : rows) {
-    const auto ids = row.at("ids").get<std::vector<int32_t>>(), types = row.at("type_ids").get<std::vector<int32_t>>();
-    if (size_t(packed.back().dims().tokens) + ids.size() > capacity) packed.emplace_back();
-    packed.back().add(ids, types, row.value("label", -1));
-    if (row.contains("target_rows")) {
-      packed.back().predict(row["target_rows"].get<std::vector<int32_t>>(), row["target_ids"].get<std::vector<int32_t>>());
+// The words of a row's label, as graph/op.h has them.
+std::vector<int32_t> words_of(const Json& row) {
+  if (row.contains("span")) return row["span"];
+  std::vector<int32_t> words;
+  if (row.contains("labels")) {
+    words.resize((row["labels"].size() + 31) / 32);
+    for (size_t c = 0; c < row["labels"].size(); ++c) {
+      words[c / 32] = int32_t(uint32_t(words[c / 32]) | row["labels"][c].get<uint32_t>() << c % 32);
     }
+  } else if (row.contains("numbers")) {
+    for (const Json& number : row["numbers"]) words.push_back(std::bit_cast<int32_t>(number.get<float>()));
+  } else {
+    words.push_back(row.value("label", -1));
+    if (row.contains("weight")) words.push_back(std::bit_cast<int32_t>(row["weight"].get<float>()));
+  }
+  return words;
+}
+
+struct MicroBatch {
+  BatchBuilder rows;
+  std::vector<int32_t> labels;
+
+  void add(const Json& row) {
+    rows.add(row.at("ids").get<std::vector<int32_t>>(), row.at("type_ids").get<std::vector<int32_t>>(), -1);
+    const std::vector<int32_t> words = words_of(row);
+    labels.insert(labels.end(), words.begin(), words.end());
+    if (row.contains("target_rows")) {
+      rows.predict(row["target_rows"].get<std::vector<int32_t>>(), row["target_ids"].get<std::vector<int32_t>>());
+    }
+  }
+  Batch view() const {
+    Batch batch = rows.view();
+    batch.labels = labels.data();
+    batch.dims.label_words = int64_t(labels.size()) / batch.dims.sequences;
+    return batch;
+  }
+};
+
+// Rows in order, a new micro-batch whenever the next row does not fit.
+std::vector<MicroBatch> pack(const Json& rows, size_t capacity) {
+  std::vector<MicroBatch> packed(1);
+  for (const Json& row : rows) {
+    if (size_t(packed.back().rows.dims().tokens) + row.at("ids").size() > capacity) packed.emplace_back();
+    packed.back().add(row);
   }
   return packed;
 }
 
-uint64_t count_targets(const Json& rows) {
-  uint64_t count = 0;
-  for (const Json& row : rows) count += row.contains("target_rows") ? row["target_rows"].size() : 1;
+// What the loss is divided by.
+double count_targets(const Json& rows) {
+  double count = 0;
+  for (const Json& row : rows) count += row.contains("target_rows") ? double(row["target_rows"].size()) : row.value("weight", 1.0);
   return count;
 }
 
@@ -61,21 +97,21 @@ ModelConfig config_in(const std::filesystem::path& folder) {
 
 class GoldenSteps : public testing::TestWithParam<Case> {
  protected:
-  GoldenSteps()
-      : all_(std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden"),
-        folder_(all_ / GetParam().model),
-        steps_(parse_json(read_small_file(folder_ / "steps.json"), "steps.json")) {}
+  explicit GoldenSteps(const std::string& file)
+      : all_(std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden"), steps_(parse_json(read_small_file(all_ / file), file)) {}
 
   virtual void load(Engine& engine) const = 0;
 
-  bool is_language() const { return GetParam().head != Head::kClassifier; }
+  bool has_targets() const { return GetParam().head != Head::kClassifier && GetParam().head != Head::kSpans; }
 
   std::unique_ptr<Engine> make_engine(Purpose purpose, Plan& plan) const {
     PlanRequest request;
     request.model = model_.get();
     request.graph.purpose = purpose;
+    request.graph.loss = loss_;
     request.workload = {.batch_size = 7, .longest = 40, .step_tokens = 106};
-    if (is_language()) request.workload.target_rule = TargetRule::kEveryToken;
+    request.workload.label_words = label_words(model_->config(), model_->head(), loss_);
+    if (has_targets()) request.workload.target_rule = TargetRule::kEveryToken;
     request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
     request.budget_bytes = uint64_t{1} << 30;
     request.device = {.kind = DeviceKind::kCpu, .threads = 2};
@@ -92,7 +128,7 @@ class GoldenSteps : public testing::TestWithParam<Case> {
   // Forward and backward of one step.
   void accumulate(Engine& engine, const Json& rows) const {
     engine.begin(count_targets(rows));
-    for (const BatchBuilder& micro : pack(rows, size_t(GetParam().capacity))) engine.accumulate(micro.view());
+    for (const MicroBatch& micro : pack(rows, size_t(GetParam().capacity))) engine.accumulate(micro.view());
   }
   StepResult update(Engine& engine, int64_t step) const {
     engine.update({.learning_rate = steps_["learning_rate"],
@@ -117,24 +153,47 @@ class GoldenSteps : public testing::TestWithParam<Case> {
     }
   }
 
-  std::filesystem::path all_, folder_;
+  std::vector<float> logits(Purpose purpose) const {
+    Plan plan;
+    const auto engine = make_engine(purpose, plan);
+    std::vector<float> logits;
+    for (const MicroBatch& micro : pack(steps_["batches"][0], size_t(GetParam().capacity))) {
+      engine->score(micro.view());
+      const std::span<const float> result = engine->result();
+      logits.insert(logits.end(), result.begin(), result.end());
+    }
+    return logits;
+  }
+
+  // Norms and weighted sums of the gradients of the first parameters.
+  void expect_gradients(size_t parameters) const;
+
+  std::filesystem::path all_;
   Json steps_;
+  LossOptions loss_;
   std::unique_ptr<Model> model_;
 };
 
 class Golden : public GoldenSteps {
  protected:
-  Golden() { model_ = make_model(config_in(folder_), GetParam().head); }
+  Golden() : GoldenSteps(std::string(GetParam().model) + "/steps.json"), folder_(all_ / GetParam().model) {
+    model_ = make_model(config_in(folder_), GetParam().head);
+  }
 
   void load(Engine& engine) const override {
     load_weights(WeightFolder(folder_), *model_, [&](size_t i) { return engine.weight(i); }, {});
   }
+
+  std::filesystem::path folder_;
 };
 
 // A student of one folder and a teacher of another.
 class DistilledGolden : public GoldenSteps {
  protected:
-  DistilledGolden() : student_(all_ / steps_["student"].get<std::string>()), teacher_(all_ / steps_["teacher"].get<std::string>()) {
+  DistilledGolden()
+      : GoldenSteps(std::string(GetParam().model) + "/steps.json"),
+        student_(all_ / steps_["student"].get<std::string>()),
+        teacher_(all_ / steps_["teacher"].get<std::string>()) {
     model_ = make_distilled({config_in(student_), config_in(teacher_)}, GetParam().head, {steps_["temperature"], steps_["alpha"]});
   }
 
@@ -146,6 +205,36 @@ class DistilledGolden : public GoldenSteps {
   }
 
   std::filesystem::path student_, teacher_;
+};
+
+// A model of another folder with the head of another task, whose weights are in the file where that folder lacks them.
+class HeadGolden : public GoldenSteps {
+ protected:
+  HeadGolden() : GoldenSteps("heads/" + std::string(GetParam().model) + ".json"), base_(all_ / steps_["base"].get<std::string>()) {
+    ModelConfig config = config_in(base_);
+    config.labels.assign(steps_["outputs"].get<size_t>(), "");
+    const Json& row = steps_["batches"][0][0];
+    config.problem = row.contains("labels") ? Problem::kManyLabels : row.contains("numbers") ? Problem::kNumbers : Problem::kOneLabel;
+    config.classifier_dropout = 0;
+    loss_ = {.label_smoothing = steps_["smoothing"], .weighted = steps_["weighted"]};
+    model_ = make_model(config, GetParam().head);
+  }
+
+  void load(Engine& engine) const override {
+    load_weights(WeightFolder(base_), *model_, [&](size_t i) { return engine.weight(i); }, {.ignore_mismatched_sizes = true});
+    size_t found = 0;
+    for (size_t i = 0; i < model_->parameters().size(); ++i) {
+      const auto own = steps_["weights"].find(model_->parameters()[i].parts[0].name);
+      if (own == steps_["weights"].end()) continue;
+      const auto values = own->get<std::vector<float>>();
+      ASSERT_EQ(int64_t(values.size()), model_->parameters()[i].size());
+      engine.weight(i).write(0, std::as_bytes(std::span(values)));
+      ++found;
+    }
+    ASSERT_EQ(found, steps_["weights"].size());
+  }
+
+  std::filesystem::path base_;
 };
 
 double norm_of(std::span<const float> values) {
@@ -169,17 +258,10 @@ std::vector<float> read(const SafetensorsFile& file, const std::string& name) {
 }
 
 TEST_P(Golden, Logits) {
-  Plan plan;
-  const auto engine = make_engine(is_language() ? Purpose::kLogits : Purpose::kScoring, plan);
-  std::vector<float> logits;
-  for (const BatchBuilder& micro : pack(steps_["batches"][0], size_t(GetParam().capacity))) {
-    engine->score(micro.view());
-    const std::span<const float> result = engine->result();
-    logits.insert(logits.end(), result.begin(), result.end());
-  }
+  const auto got = logits(has_targets() ? Purpose::kLogits : Purpose::kScoring);
   const auto expected = read(SafetensorsFile(folder_ / "expected.safetensors"), "logits");
-  ASSERT_EQ(expected.size(), logits.size());
-  EXPECT_LE(distance(expected, logits), 1e-5 * norm_of(expected));
+  ASSERT_EQ(expected.size(), got.size());
+  EXPECT_LE(distance(expected, got), 1e-5 * norm_of(expected));
 }
 
 TEST_P(Golden, EveryGradient) {
@@ -210,14 +292,14 @@ TEST_P(Golden, EveryGradient) {
 
 TEST_P(Golden, TenLossesOfAdamW) { expect_ten_losses(); }
 
-TEST_P(DistilledGolden, EveryGradient) {
+void GoldenSteps::expect_gradients(size_t parameters) const {
   Plan plan;
   const auto engine = make_engine(Purpose::kTraining, plan);
   accumulate(*engine, steps_["batches"][0]);
   const Json& expected = steps_["gradients"];
   const double total = steps_["gradient_norms"][0];
   size_t compared = 0;
-  for (size_t i = 0; i < first_of_teacher(); ++i) {
+  for (size_t i = 0; i < parameters; ++i) {
     const Parameter& parameter = model_->parameters()[i];
     std::vector<float> gradient(size_t(parameter.size()));
     engine->gradient(i).read(0, std::as_writable_bytes(std::span(gradient)));
@@ -236,6 +318,18 @@ TEST_P(DistilledGolden, EveryGradient) {
   EXPECT_EQ(compared, expected.size());
 }
 
+TEST_P(HeadGolden, Logits) {
+  const auto got = logits(Purpose::kScoring), expected = steps_["logits"].get<std::vector<float>>();
+  ASSERT_EQ(expected.size(), got.size());
+  EXPECT_LE(distance(expected, got), 1e-5 * norm_of(expected));
+}
+
+TEST_P(HeadGolden, EveryGradient) { expect_gradients(model_->parameters().size()); }
+
+TEST_P(HeadGolden, TenLossesOfAdamW) { expect_ten_losses(); }
+
+TEST_P(DistilledGolden, EveryGradient) { expect_gradients(first_of_teacher()); }
+
 TEST_P(DistilledGolden, TenLossesOfAdamW) { expect_ten_losses(); }
 
 INSTANTIATE_TEST_SUITE_P(Plans, DistilledGolden,
@@ -245,6 +339,25 @@ INSTANTIATE_TEST_SUITE_P(Plans, DistilledGolden,
                                          Case{"distilled-bert-mlm-tiny", Head::kMaskedLm, 57, whole(3), 5},
                                          Case{"distilled-gpt2-tiny", Head::kCausalLm, 106, {}, 106},
                                          Case{"distilled-gpt2-tiny", Head::kCausalLm, 57, whole(3), 7}));
+
+// Each as one micro-batch, as several with much recomputed, and some as many.
+INSTANTIATE_TEST_SUITE_P(
+    Plans, HeadGolden,
+    testing::Values(Case{"bert-tag", Head::kTagger, 106, {}}, Case{"bert-tag", Head::kTagger, 40, {}},
+                    Case{"bert-tag", Head::kTagger, 57, whole(3)}, Case{"roberta-tag", Head::kTagger, 106, {}},
+                    Case{"roberta-tag", Head::kTagger, 57, whole(2)}, Case{"gpt2-tag", Head::kTagger, 106, {}},
+                    Case{"gpt2-tag", Head::kTagger, 57, whole(2)}, Case{"bert-qa", Head::kSpans, 106, {}},
+                    Case{"bert-qa", Head::kSpans, 40, {}}, Case{"bert-qa", Head::kSpans, 57, whole(3)},
+                    Case{"roberta-qa", Head::kSpans, 106, {}}, Case{"roberta-qa", Head::kSpans, 57, whole(2)},
+                    Case{"gpt2-qa", Head::kSpans, 106, {}}, Case{"gpt2-qa", Head::kSpans, 57, whole(2)},
+                    Case{"bert-labels", Head::kClassifier, 106, {}}, Case{"bert-labels", Head::kClassifier, 57, whole(2)},
+                    Case{"roberta-labels", Head::kClassifier, 106, {}}, Case{"roberta-labels", Head::kClassifier, 40, whole(3)},
+                    Case{"bert-number", Head::kClassifier, 106, {}}, Case{"bert-number", Head::kClassifier, 57, whole(2)},
+                    Case{"roberta-numbers", Head::kClassifier, 106, {}}, Case{"roberta-numbers", Head::kClassifier, 57, whole(3)},
+                    Case{"gpt2-label", Head::kClassifier, 106, {}}, Case{"gpt2-label", Head::kClassifier, 40, {}},
+                    Case{"gpt2-label", Head::kClassifier, 57, whole(3)}, Case{"bert-smoothed", Head::kClassifier, 106, {}},
+                    Case{"bert-smoothed", Head::kClassifier, 57, whole(2)}, Case{"roberta-weighted", Head::kClassifier, 106, {}},
+                    Case{"roberta-weighted", Head::kClassifier, 40, whole(2)}));
 
 INSTANTIATE_TEST_SUITE_P(Plans, Golden,
                          testing::Values(Case{"bert-tiny", Head::kClassifier, 106, {}}, Case{"bert-tiny", Head::kClassifier, 40, {}},
