@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 
 #include "core/memory.h"
+#include "core/nameless_file.h"
 
 namespace snug {
 
@@ -13,15 +15,12 @@ class OutsideFile : public Memory {
  public:
   // In a folder that is made if need be; zeros. 0 bytes: no file. Throws Error (kStorage) when the disk has no room.
   OutsideFile(const std::filesystem::path& folder, size_t bytes);
-  ~OutsideFile() override;
-  OutsideFile(const OutsideFile&) = delete;
-  OutsideFile& operator=(const OutsideFile&) = delete;
 
   void read(size_t offset, std::span<std::byte> to) const override;
   void write(size_t offset, std::span<const std::byte> from) override;
 
  private:
-  int file_ = -1;
+  std::optional<NamelessFile> file_;
 };
 
 }  // namespace snug
