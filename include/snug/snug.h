@@ -153,7 +153,8 @@ TrainSummary train(const TrainOptions& options, const std::function<void(const S
 struct EvalOptions : CommonOptions {
   std::string data;
 };
-// Always loss, examples and examples_per_second; besides what the task is measured by, see docs/tasks.md.
+// Metrics are loss, examples, examples_per_second and those of the task (docs/metrics.md); of a language model loss,
+// perplexity, predicted_tokens, examples, examples_per_second.
 Evaluation evaluate(const EvalOptions& options);
 
 struct InferenceOptions : CommonOptions {

@@ -56,11 +56,7 @@ void add_eval(CLI::App& app) {
       other.model = flags->compare_with;
       return show_comparison(result.metrics, evaluate(other).metrics, flags->json);
     }
-    if (flags->json) {
-      std::puts(result.to_json().c_str());
-      return;
-    }
-    std::fputs(result.to_text().c_str(), stdout);
+    std::fputs((flags->json ? result.to_json() + "\n" : result.to_text()).c_str(), stdout);
   });
 }
 

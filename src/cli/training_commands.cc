@@ -122,7 +122,7 @@ void add_evaluation_flags(CLI::App& command, TrainOptions& o) {
   command.add_option(spellings("--save-total-limit"), o.save_total_limit, "checkpoints to keep")->capture_default_str();
   command.add_flag(spellings("--load-best-model-at-end"), o.load_best_model_at_end, "write the best model, not the last");
   command.add_option(spellings("--metric-for-best-model"), o.metric_for_best_model,
-                     "loss, accuracy, f1, f1_macro, f1_micro, matthews_correlation; perplexity")->capture_default_str();
+                     "loss, perplexity, or another that evaluation gives: accuracy, f1, f1_macro, matthews_correlation, roc_auc, ...")->capture_default_str();
   command.add_option(spellings("--greater-is-better"), o.greater_is_better, "[false for loss, true for the rest]");
   command.add_option(spellings("--early-stopping-patience"), o.early_stopping_patience,
                      "stop after so many evaluations without improvement; 0: never")->capture_default_str();

@@ -320,7 +320,7 @@ bool Trainer::improved(const std::map<std::string, double>& metrics) {
     fail(ErrorKind::kUsage, "--metric-for-best-model {} is not measured; there are {}", job_.options.metric_for_best_model,
          fmt::join(names, ", "));
   }
-  const bool greater = job_.options.greater_is_better.value_or(name != "loss" && name != "perplexity" && name != "mse" && name != "mae");
+  const bool greater = job_.options.greater_is_better.value_or(snug::greater_is_better(name));
   const double value = found->second;
   const bool better = !best_ || (greater ? value > *best_ : value < *best_);
   if (better) best_ = value;
