@@ -1,23 +1,24 @@
-// Kernel of ops/cross_entropy.h: one block, since rows are few and the loss is one sum in a fixed order.
+// Kernel of ops/cross_entropy.h.
 #include "cuda/kernels.h"
+#include "cuda/row_losses.h"
 #include "cuda/rows.cuh"
 #include "ops/cross_entropy.h"
 
 namespace snug::cuda {
 namespace {
 
-constexpr int kBlock = 512;
+constexpr int kBlock = 256;
 
 template <class T>
 struct Arguments {
   const T* logits;
   const T* teacher;  // or null
-  Distillation distillation;
-  T* dlogits;    // or null
-  double* loss;  // or null
+  CrossEntropySpec spec;
+  T* dlogits;      // or null
+  double* losses;  // of rows, or null
   int64_t rows;
-  int classes;
   const int32_t* labels;
+  int words;  // of a label
   const StepState* state;
 };
 
@@ -45,7 +46,8 @@ struct Distilled {
 template <class T, int kLanes>
 __device__ Distilled<T> distilled(const Arguments<T>& a, int64_t row, int here, float most) {
   const int lane = int(threadIdx.x) % kLanes;
-  Distilled<T> d = {a.logits + row * a.classes, a.teacher + row * a.classes, most, -INFINITY, 1.0f / a.distillation.temperature};
+  const int64_t first = row * a.spec.classes;
+  Distilled<T> d = {a.logits + first, a.teacher + first, most, -INFINITY, 1.0f / a.spec.distillation.temperature};
   for (int c = lane; c < here; c += kLanes) d.teacher_most = fmaxf(d.teacher_most, to_float(d.teacher[c]));
   d.teacher_most = lanes_max<kLanes>(d.teacher_most);
   double soft = 0.0, taught = 0.0;
@@ -55,50 +57,55 @@ __device__ Distilled<T> distilled(const Arguments<T>& a, int64_t row, int here, 
   return d;
 }
 
-// kLanes threads share a row. The sum of exponentials is fp64: the loss of a confident row lives in its last digits.
+// kLanes threads share a row; all of them stay to the end, since they exchange values. The sum of exponentials is fp64:
+// the loss of a confident row lives in its last digits.
 template <class T, int kLanes, bool kDistils>
 __global__ void __launch_bounds__(kBlock) cross_entropy_kernel(const Arguments<T> a) {
-  constexpr int kRows = kBlock / kLanes;
-  const int lane = int(threadIdx.x) % kLanes, classes = a.classes;
-  const int64_t real = a.state->sequences;
-  const float scale = a.state->loss_scale;
-  double total = 0.0;
-  for (int64_t base = 0; base < a.rows; base += kRows) {  // all lanes stay in the loop: they exchange values
-    const int64_t row = base + int(threadIdx.x) / kLanes;
-    const int label = row < a.rows && row < real ? a.labels[row] : -1;
-    const int here = label >= 0 ? classes : 0;
-    const T* const logits = a.logits + row * classes;
-    float most = -INFINITY;
-    for (int c = lane; c < here; c += kLanes) most = fmaxf(most, to_float(logits[c]));
-    most = lanes_max<kLanes>(most);
-    double sum = 0.0;
-    for (int c = lane; c < here; c += kLanes) sum += expf(to_float(logits[c]) - most);  // NaN comes through
-    sum = lanes_sum<kLanes>(sum);
-    const double alpha = kDistils ? a.distillation.alpha : 0.0, temperature = a.distillation.temperature;
-    // The difference first: the largest logit may be huge.
-    if (lane == 0 && here > 0) total += (1.0 - alpha) * (log(sum) + (double(most) - double(to_float(logits[label]))));
-    Distilled<T> teacher = {};
-    if constexpr (kDistils) {
-      teacher = distilled<T, kLanes>(a, row, here, most);
-      const double log_ratio = log(teacher.soft) - log(teacher.taught);
-      double divergence = 0.0;
-      for (int c = lane; c < here; c += kLanes) {
-        divergence += teacher.p_taught(c) * (teacher.taught_exponent(c) - teacher.soft_exponent(c) + log_ratio);
-      }
-      total += alpha * temperature * temperature * divergence;
-    }
-    if (a.dlogits && row < a.rows) {
-      for (int c = lane; c < classes; c += kLanes) {
-        double d = 0.0;
-        if (here > 0) d = (1.0 - alpha) * (expf(to_float(logits[c]) - most) / sum - (c == label ? 1.0 : 0.0));
-        if (kDistils && here > 0) d += alpha * temperature * (teacher.p_soft(c) - teacher.p_taught(c));
-        a.dlogits[row * classes + c] = from_float<T>(float(scale * d));
-      }
-    }
+  const int lane = int(threadIdx.x) % kLanes, classes = int(a.spec.classes);
+  const int64_t row = int64_t(blockIdx.x) * (kBlock / kLanes) + int(threadIdx.x) / kLanes;
+  const int64_t real = a.spec.rows == Rows::kTargets ? a.state->targets : a.state->sequences;
+  const int label = row < a.rows && row < real ? a.labels[row * a.words] : -1;
+  const int here = label >= 0 ? classes : 0;
+  const T* const logits = a.logits + row * classes;
+  float most = -INFINITY;
+  for (int c = lane; c < here; c += kLanes) most = fmaxf(most, to_float(logits[c]));
+  most = lanes_max<kLanes>(most);
+  double sum = 0.0;
+  for (int c = lane; c < here; c += kLanes) sum += expf(to_float(logits[c]) - most);  // NaN comes through
+  sum = lanes_sum<kLanes>(sum);
+
+  const double weight = a.words > 1 && here > 0 ? double(__int_as_float(a.labels[row * a.words + 1])) : 1.0;
+  const double alpha = kDistils ? a.spec.distillation.alpha : 0.0, temperature = a.spec.distillation.temperature;
+  const double smoothing = a.spec.smoothing, spread = smoothing / classes;
+  const double log_sum = log(sum);
+  double loss = 0.0;  // this thread's share
+  // The difference first: the largest logit may be huge.
+  const auto surprise = [&](int c) { return log_sum + (double(most) - double(to_float(logits[c]))); };
+  if (lane == 0 && here > 0) loss = (1.0 - alpha) * (1.0 - smoothing) * surprise(label);
+  if (smoothing > 0.0) {
+    for (int c = lane; c < here; c += kLanes) loss += (1.0 - alpha) * spread * surprise(c);
   }
-  if (!a.loss) return;
-  total = block_sum(total);
-  if (threadIdx.x == 0) *a.loss += double(scale) * total;
+  Distilled<T> teacher = {};
+  if constexpr (kDistils) {
+    teacher = distilled<T, kLanes>(a, row, here, most);
+    const double log_ratio = log(teacher.soft) - log(teacher.taught);
+    double divergence = 0.0;
+    for (int c = lane; c < here; c += kLanes) {
+      divergence += teacher.p_taught(c) * (teacher.taught_exponent(c) - teacher.soft_exponent(c) + log_ratio);
+    }
+    loss += alpha * temperature * temperature * divergence;
+  }
+  loss = lanes_sum<kLanes>(loss);
+  if (row >= a.rows) return;
+  if (a.losses && lane == 0) a.losses[row] = here > 0 ? weight * loss : 0.0;
+  if (!a.dlogits) return;
+  const double scale = weight * double(a.state->loss_scale);
+  for (int c = lane; c < classes; c += kLanes) {
+    double d = 0.0;
+    if (here > 0) d = (1.0 - alpha) * (expf(to_float(logits[c]) - most) / sum - (c == label ? 1.0 - smoothing : 0.0) - spread);
+    if (kDistils && here > 0) d += alpha * temperature * (teacher.p_soft(c) - teacher.p_taught(c));
+    a.dlogits[row * classes + c] = from_float<T>(float(scale * d));
+  }
 }
 
 }  // namespace
@@ -108,22 +115,30 @@ void launch(const CrossEntropy& op, const Launch& call) {
   SNUG_CHECK(logits.cols == op.spec.classes && (!loss || loss.dtype == DType::kF64));
   const Tensor dlogits = call.out.size() > 1 ? call.out[1] : Tensor(), teacher = call.in.size() > 1 ? call.in[1] : Tensor();
   SNUG_CHECK(!teacher || (teacher.cols == logits.cols && teacher.dtype == logits.dtype));
+  const bool of_targets = op.spec.rows == Rows::kTargets;
+  const int64_t words = of_targets ? 1 : op.spec.label_words();
+  SNUG_CHECK(of_targets ? !op.spec.weighted : call.batch->dims.label_words == words);
+  if (logits.rows == 0) return;
+  double* const losses = row_losses(call, logits.rows);
   with_type(logits.dtype, [&]<class T>() {
     const Arguments<T> arguments = {.logits = data_of<T>(logits),
                                     .teacher = data_of<T>(teacher),
-                                    .distillation = op.spec.distillation,
+                                    .spec = op.spec,
                                     .dlogits = data_of<T>(dlogits),
-                                    .loss = data_of<double>(loss),
+                                    .losses = losses,
                                     .rows = logits.rows,
-                                    .classes = int(op.spec.classes),
-                                    .labels = call.batch->labels,
+                                    .labels = of_targets ? call.batch->target_ids : call.batch->labels,
+                                    .words = int(words),
                                     .state = call.state};
+    const int lanes = op.spec.classes <= 4 ? 1 : kWarp;
+    const auto blocks = unsigned(ceil_div(logits.rows, kBlock / lanes));
     with_bool(bool(teacher), [&]<bool kDistils>() {
-      const auto kernel = op.spec.classes <= 4 ? cross_entropy_kernel<T, 1, kDistils> : cross_entropy_kernel<T, kWarp, kDistils>;
-      kernel<<<1, kBlock, 0, call.stream>>>(arguments);
+      const auto kernel = lanes == 1 ? cross_entropy_kernel<T, 1, kDistils> : cross_entropy_kernel<T, kWarp, kDistils>;
+      kernel<<<blocks, kBlock, 0, call.stream>>>(arguments);
     });
     SNUG_CUDA_LAUNCHED("cross_entropy");
   });
+  if (losses) add_row_losses(losses, logits.rows, data_of<double>(loss), call);
 }
 
 }  // namespace snug::cuda

@@ -133,7 +133,7 @@ class DeviceBatch {
     batch.row_of = place(packed.row_of, tokens, kNotThere);
     batch.by_id = place(by_id, tokens, kNotThere);
     batch.starts = place(packed.starts, sequences + 1, int32_t(packed.ids.size()));
-    batch.labels = place(packed.labels, sequences, -1);
+    batch.labels = place(packed.labels, sequences * size_t(bucket.label_words), -1);
     batch.samples = place(packed.samples, sequences, ~uint64_t{0});
     const auto targets = [&](const int32_t* host) {
       return place(std::vector<int32_t>(host, host + packed.batch.dims.targets), size_t(bucket.targets), kNotThere);
@@ -141,7 +141,7 @@ class DeviceBatch {
     if (packed.batch.target_rows) batch.target_rows = targets(packed.batch.target_rows);
     if (packed.batch.target_ids) batch.target_ids = targets(packed.batch.target_ids);
     state = place(std::vector<StepState>{{.tokens = int32_t(packed.ids.size()),
-                                          .sequences = int32_t(packed.labels.size()),
+                                          .sequences = int32_t(packed.batch.dims.sequences),
                                           .targets = int32_t(packed.batch.dims.targets),
                                           .loss_scale = loss_scale}},
                   1, StepState());

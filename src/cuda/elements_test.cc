@@ -1,6 +1,5 @@
 // The element-wise kernels against the CPU operators.
 #include "cuda/cuda_test_util.h"
-#include "ops/cross_entropy.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/end_token.h"
@@ -320,30 +319,6 @@ TEST(CudaDropout, MatchesTheCpu) {
             {c.target(sequences(dtype, width), add)});
     c.check(Dropout({dropout, 5, Rows::kTokens}, add), {c.random(tokens(dtype, width))}, {c.target(tokens(dtype, width), add)});
   });
-}
-
-TEST(CudaCrossEntropy, MatchesTheCpu) {
-  SNUG_NEEDS_GPU();
-  for (const std::vector<int>& lengths : {std::vector<int>(1, 1), std::vector<int>(3, 1), std::vector<int>(700, 1)}) {
-    for (int classes : {1, 2, 3, 5, 31, 33, 200}) {
-      for (DType dtype : kTypes) {
-        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", " << classes << " classes");
-        const PackedBatch packed(lengths, uint64_t(classes), 50, 2, classes);
-        CudaCase c(packed, bucket_of(packed.batch, 1), uint64_t(classes));
-        const TensorDesc loss = {DType::kF64, Rows::kFixed, 1, 1};
-        const ValueId logits = c.random(sequences(dtype, classes), 3.0), total = c.target(loss, true);
-        c.check(CrossEntropy({classes}), {logits}, {total, c.output(sequences(dtype, classes))});
-        c.check(CrossEntropy({classes}), {logits}, {total});
-        c.check(CrossEntropy({classes}), {logits}, {kNoValue, c.output(sequences(dtype, classes))});
-        const ValueId teacher = c.random(sequences(dtype, classes), 3.0, 20.0);
-        for (const Distillation& how : {Distillation{2.0f, 0.5f}, {1.0f, 1.0f}, {4.0f, 0.0f}}) {
-          const CrossEntropy distilled({classes, how});
-          c.check(distilled, {logits, teacher}, {total, c.output(sequences(dtype, classes))});
-          c.check(distilled, {logits, teacher}, {total});
-        }
-      }
-    }
-  }
 }
 
 void print_speeds(int64_t rows, bool replayed) {

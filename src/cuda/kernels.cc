@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "ops/attention.h"
+#include "ops/binary_cross_entropy.h"
 #include "ops/cached_attention.h"
 #include "ops/convert.h"
 #include "ops/cross_entropy.h"
@@ -18,6 +19,8 @@
 #include "ops/quantized_linear.h"
 #include "ops/residual_norm.h"
 #include "ops/sample.h"
+#include "ops/span_loss.h"
+#include "ops/squared_error.h"
 #include "ops/target_rows.h"
 #include "ops/vocabulary_loss.h"
 
@@ -37,6 +40,7 @@ LaunchFunction launcher_of(const Op& op) {
       entry<AdapterGradient>(),
       entry<Attention>(),
       entry<AttentionGradient>(),
+      entry<BinaryCrossEntropy>(),
       entry<CachedAttention>(),
       entry<Convert>(),
       entry<CrossEntropy>(),
@@ -59,6 +63,8 @@ LaunchFunction launcher_of(const Op& op) {
       entry<QuantizedLinearInputGradient>(),
       entry<ResidualNorm>(),
       entry<Sample>(),
+      entry<SpanLoss>(),
+      entry<SquaredError>(),
       entry<StoreGradient>(),
       entry<TargetRows>(),
       entry<TargetRowsGradient>(),

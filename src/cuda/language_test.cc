@@ -5,6 +5,7 @@
 #include "ops/cached_attention.h"
 #include "ops/convert.h"
 #include "ops/cuda_workspace.h"
+#include "ops/dropout.h"
 #include "ops/linear.h"
 #include "ops/sample.h"
 #include "ops/target_rows.h"
@@ -96,6 +97,22 @@ TEST(CudaLinear, MatchesTheCpu) {
           ++seed;
         }
       }
+    }
+  }
+}
+
+// A tagger's rows have the masks of their tokens.
+TEST(CudaDropout, MatchesTheCpuOnTargets) {
+  SNUG_NEEDS_GPU();
+  uint64_t seed = 0;
+  for (DType dtype : kTypes) {
+    for (const int64_t width : {7, 64, 768}) {
+      const TargetBatch batch(kBatches[seed % kBatches.size()], seed, Predicting::kSome, 9);
+      CudaCase c(batch, bucket_of(batch.batch, seed), seed);
+      for (const bool add : {false, true}) {
+        c.check(Dropout({0.1f, 5, Rows::kTargets}, add), {c.random(targets(dtype, width))}, {c.target(targets(dtype, width), add)});
+      }
+      ++seed;
     }
   }
 }

@@ -3,6 +3,7 @@
 #include "cuda/column_sums.cuh"
 #include "cuda/kernels.h"
 #include "cuda/products.h"
+#include "cuda/row_losses.h"
 #include "cuda/vocabulary_rows.cuh"
 #include "ops/vocabulary_loss.h"
 
@@ -10,14 +11,6 @@ namespace snug::cuda {
 namespace {
 
 using namespace vocabulary_kernels;
-
-// loss += loss_scale * losses, in the same order always.
-__global__ void __launch_bounds__(kBlock) add_losses_kernel(const double* losses, int rows, double* loss, const StepState* state) {
-  double sum = 0.0;
-  for (int row = int(threadIdx.x); row < rows; row += kBlock) sum += losses[row];
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) *loss += double(state->loss_scale) * sum;
-}
 
 // The sum over rows of dlogits, from column `first` on. Rows end with zeros, so that vectors are always whole.
 template <class T>
@@ -94,8 +87,7 @@ void launch_chunks(const Launch& call, int64_t chunk, int64_t vocabulary, const 
                                .distillation = distillation,
                                .state = call.state},
                               rows, call.stream);
-    add_losses_kernel<<<1, kBlock, 0, call.stream>>>(losses, int(rows), data_of<double>(loss), call.state);
-    SNUG_CUDA_LAUNCHED("add_losses");
+    add_row_losses(losses, rows, data_of<double>(loss), call);
     if (gradients.db) {
       add_bias_gradient(logits, rows, layout.row_stride, gradients.db,
                         reinterpret_cast<float*>(base + layout.column_sums), call.stream);

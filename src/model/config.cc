@@ -481,6 +481,10 @@ std::string to_json(const ModelConfig& config, Head head) {
   } else {
     document.erase("quantization_config");
   }
+  // transformers gives an answer's head as many outputs as there are labels.
+  if (head == Head::kSpans) {
+    for (const char* field : {"id2label", "label2id", "num_labels", "problem_type"}) document.erase(field);
+  }
   const bool has_labels = head == Head::kClassifier || head == Head::kTagger;
   if (has_labels && !config.labels.empty()) write_labels(config, head, document);
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

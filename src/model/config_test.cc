@@ -200,6 +200,17 @@ TEST(ToJson, SaysWhetherWeightsAreQuantized) {
   }
 }
 
+// transformers would give the head of answers an output for each.
+TEST(ToJson, LeavesTheLabelsOfAnotherTask) {
+  ModelConfig config = with(R"({"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}, "problem_type": "regression"})");
+  const Json answers = parse_json(to_json(config, Head::kSpans), "config.json");
+  for (const char* field : {"id2label", "label2id", "num_labels", "problem_type"}) EXPECT_FALSE(answers.contains(field)) << field;
+  config.labels = {"O", "B-PER"};
+  const Json tags = parse_json(to_json(config, Head::kTagger), "config.json");
+  EXPECT_EQ(tags["id2label"], (Json{{"0", "O"}, {"1", "B-PER"}}));
+  EXPECT_FALSE(tags.contains("problem_type"));
+}
+
 TEST(ToJson, NeedsNoSourceDocument) {
   ModelConfig config = with("{}");
   config.raw.clear();

@@ -25,11 +25,15 @@ struct Case {
 
 class Recomputing : public testing::TestWithParam<Case> {
  protected:
-  Recomputing()
-      : folder_(std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden" / GetParam().model),
-        rows_(parse_json(read_small_file(folder_ / "steps.json"), "steps.json")["batches"][0]) {
+  Recomputing() {
+    const std::filesystem::path all = std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden";
+    const std::string name = GetParam().model, file = name.starts_with("heads/") ? name + ".json" : name + "/steps.json";
+    const Json steps = parse_json(read_small_file(all / file), file);
+    folder_ = all / steps.value("base", name);
+    rows_ = steps["batches"][0];
     ModelConfig config = parse_config(read_small_file(folder_ / "config.json"), "config.json");
     config.embedding_dropout = config.hidden_dropout = config.attention_dropout = 0.1;
+    config.labels.resize(steps.value("outputs", config.labels.size()));
     model_ = make_model(config, GetParam().head, GetParam().tuning);
   }
 
@@ -43,28 +47,34 @@ class Recomputing : public testing::TestWithParam<Case> {
     PlanRequest request;
     request.model = model_.get();
     request.workload = {.batch_size = 7, .longest = 40, .step_tokens = 106};
-    if (GetParam().head != Head::kClassifier) request.workload.target_rule = TargetRule::kEveryToken;
+    request.workload.label_words = label_words(model_->config(), model_->head());
+    const bool has_targets = GetParam().head != Head::kClassifier && GetParam().head != Head::kSpans;
+    if (has_targets) request.workload.target_rule = TargetRule::kEveryToken;
     request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
     request.budget_bytes = uint64_t{1} << 30;
     request.device = {.kind = DeviceKind::kCpu, .threads = 2};
-    request.pinned_choice = {.recompute = recompute, .head_chunk = GetParam().head == Head::kClassifier ? 0 : 16};
+    request.pinned_choice = {.recompute = recompute, .head_chunk = has_targets ? 16 : 0};
     const Plan plan = make_plan(request);
     CpuEngine engine(*model_, plan, /*seed=*/1);
     // What is read before it is made would be NaN.
     std::vector<std::byte> poison(plan.layout.transient.bytes, std::byte{0xff});
     engine.region(Region::kWeights).memory->write(plan.layout.transient.offset, poison);
-    load_weights(WeightFolder(folder_), *model_, [&](size_t i) { return engine.weight(i); }, {});
+    load_weights(WeightFolder(folder_), *model_, [&](size_t i) { return engine.weight(i); }, {.ignore_mismatched_sizes = true});
     BatchBuilder batch;
-    uint64_t targets = 0;
+    std::vector<int32_t> spans;
+    double targets = 0;
     for (const Json& row : rows_) {
+      for (const int32_t end : row.value("span", std::vector<int32_t>())) spans.push_back(end);
       batch.add(row.at("ids").get<std::vector<int32_t>>(), row.at("type_ids").get<std::vector<int32_t>>(), row.value("label", -1));
       if (row.contains("target_rows")) {
         batch.predict(row["target_rows"].get<std::vector<int32_t>>(), row["target_ids"].get<std::vector<int32_t>>());
       }
-      targets += row.contains("target_rows") ? row["target_rows"].size() : 1;
+      targets += row.contains("target_rows") ? double(row["target_rows"].size()) : 1;
     }
     engine.begin(targets);
-    engine.accumulate(batch.view());
+    Batch view = batch.view();
+    if (!spans.empty()) view.labels = spans.data(), view.dims.label_words = 2;
+    engine.accumulate(view);
     Result result;
     const Block gradients = engine.region(Region::kGradients);
     result.gradients.resize(gradients.bytes);
@@ -114,7 +124,11 @@ INSTANTIATE_TEST_SUITE_P(Models, Recomputing,
                          testing::Values(Case{"bert-tiny", Head::kClassifier}, Case{"roberta-mlm-tiny", Head::kMaskedLm},
                                          Case{"gpt2-tiny", Head::kCausalLm},
                                          Case{"bert-tiny", Head::kClassifier, {.freeze = {}, .lora = {.rank = 4, .dropout = 0.1, .targets = {}}}},
-                                         Case{"gpt2-tiny", Head::kCausalLm, {.freeze = {"embeddings", "layers.0"}, .lora = {}}}));
+                                         Case{"gpt2-tiny", Head::kCausalLm, {.freeze = {"embeddings", "layers.0"}, .lora = {}}},
+                                         Case{"heads/bert-tag", Head::kTagger},
+                                         Case{"heads/roberta-tag", Head::kTagger, {.freeze = {}, .lora = {.rank = 4, .dropout = 0.1, .targets = {}}}},
+                                         Case{"heads/bert-qa", Head::kSpans, {.freeze = {"layers.0-1"}, .lora = {}, .quantize = true}},
+                                         Case{"heads/gpt2-label", Head::kClassifier}));
 
 }  // namespace
 }  // namespace snug
