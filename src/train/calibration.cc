@@ -118,7 +118,11 @@ class Stopwatch {
     if (!plan.fits) return std::nullopt;
     const auto engine = platform_.make_engine(*model, plan, /*seed=*/1);
     fill(*engine, *model);
-    const BatchBuilder batch = made_up(texts, config.vocab_size, dims.targets);
+    const BatchBuilder tokens_of_pass = made_up(texts, config.vocab_size, dims.targets);
+    const std::vector<int32_t> labels(size_t(texts * dims.label_words));  // zero is a label of every task
+    Batch batch = tokens_of_pass.view();
+    batch.labels = labels.data();
+    batch.dims.label_words = dims.label_words;
     // A step of several passes less one of a single pass leaves passes alone.
     step(*engine, batch, 1);
     const double one = fastest([&] { step(*engine, batch, 1); }), several = fastest([&] { step(*engine, batch, kMorePasses); });
@@ -160,14 +164,14 @@ class Stopwatch {
       const size_t count = std::min(ids.size(), size_t(std::max<int64_t>(1, targets / texts)));
       std::vector<int32_t> places(count);
       for (size_t i = 0; i < count; ++i) places[i] = int32_t(i * ids.size() / count);
-      batch.predict(places, std::span(ids).first(count));
+      batch.predict(places, std::vector<int32_t>(count));
     }
     return batch;
   }
 
-  static void step(Engine& engine, const BatchBuilder& batch, int passes) {
-    engine.begin(uint64_t(passes) * uint64_t(std::max<int64_t>(1, batch.dims().sequences)));
-    for (int i = 0; i < passes; ++i) engine.accumulate(batch.view());
+  static void step(Engine& engine, const Batch& batch, int passes) {
+    engine.begin(double(passes) * double(std::max<int64_t>(1, batch.dims.sequences)));
+    for (int i = 0; i < passes; ++i) engine.accumulate(batch);
     engine.update({.learning_rate = 1e-6, .step = 1}, 1.0);
     engine.finish();
   }

@@ -58,8 +58,8 @@ struct MicroBatch {
   BatchBuilder rows;
   std::vector<int32_t> labels;
 
-  void add(const Json& row) {
-    rows.add(row.at("ids").get<std::vector<int32_t>>(), row.at("type_ids").get<std::vector<int32_t>>(), -1);
+  void add(const Json& row, uint64_t sample) {
+    rows.add(row.at("ids").get<std::vector<int32_t>>(), row.at("type_ids").get<std::vector<int32_t>>(), -1, sample);
     const std::vector<int32_t> words = words_of(row);
     labels.insert(labels.end(), words.begin(), words.end());
     if (row.contains("target_rows")) {
@@ -77,9 +77,9 @@ struct MicroBatch {
 // Rows in order, a new micro-batch whenever the next row does not fit.
 std::vector<MicroBatch> pack(const Json& rows, size_t capacity) {
   std::vector<MicroBatch> packed(1);
-  for (const Json& row : rows) {
-    if (size_t(packed.back().rows.dims().tokens) + row.at("ids").size() > capacity) packed.emplace_back();
-    packed.back().add(row);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (size_t(packed.back().rows.dims().tokens) + rows[i].at("ids").size() > capacity) packed.emplace_back();
+    packed.back().add(rows[i], i);
   }
   return packed;
 }
@@ -105,6 +105,9 @@ class GoldenSteps : public testing::TestWithParam<Case> {
   bool has_targets() const { return GetParam().head != Head::kClassifier && GetParam().head != Head::kSpans; }
 
   std::unique_ptr<Engine> make_engine(Purpose purpose, Plan& plan) const {
+    return make_engine(purpose, GetParam().capacity, plan);
+  }
+  std::unique_ptr<Engine> make_engine(Purpose purpose, int64_t capacity, Plan& plan) const {
     PlanRequest request;
     request.model = model_.get();
     request.graph.purpose = purpose;
@@ -115,7 +118,7 @@ class GoldenSteps : public testing::TestWithParam<Case> {
     request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
     request.budget_bytes = uint64_t{1} << 30;
     request.device = {.kind = DeviceKind::kCpu, .threads = 2};
-    request.pinned_capacity = GetParam().capacity;
+    request.pinned_capacity = capacity;
     request.pinned_choice = {.recompute = purpose == Purpose::kTraining ? GetParam().recompute : Recomputation(),
                              .head_chunk = GetParam().head_chunk};
     plan = make_plan(request);
@@ -126,9 +129,10 @@ class GoldenSteps : public testing::TestWithParam<Case> {
   }
 
   // Forward and backward of one step.
-  void accumulate(Engine& engine, const Json& rows) const {
+  void accumulate(Engine& engine, const Json& rows) const { accumulate(engine, rows, GetParam().capacity); }
+  void accumulate(Engine& engine, const Json& rows, int64_t capacity) const {
     engine.begin(count_targets(rows));
-    for (const MicroBatch& micro : pack(rows, size_t(GetParam().capacity))) engine.accumulate(micro.view());
+    for (const MicroBatch& micro : pack(rows, size_t(capacity))) engine.accumulate(micro.view());
   }
   StepResult update(Engine& engine, int64_t step) const {
     engine.update({.learning_rate = steps_["learning_rate"],
@@ -216,6 +220,7 @@ class HeadGolden : public GoldenSteps {
     const Json& row = steps_["batches"][0][0];
     config.problem = row.contains("labels") ? Problem::kManyLabels : row.contains("numbers") ? Problem::kNumbers : Problem::kOneLabel;
     config.classifier_dropout = 0;
+    config_ = config;
     loss_ = {.label_smoothing = steps_["smoothing"], .weighted = steps_["weighted"]};
     model_ = make_model(config, GetParam().head);
   }
@@ -235,6 +240,7 @@ class HeadGolden : public GoldenSteps {
   }
 
   std::filesystem::path base_;
+  ModelConfig config_;
 };
 
 double norm_of(std::span<const float> values) {
@@ -327,6 +333,22 @@ TEST_P(HeadGolden, Logits) {
 TEST_P(HeadGolden, EveryGradient) { expect_gradients(model_->parameters().size()); }
 
 TEST_P(HeadGolden, TenLossesOfAdamW) { expect_ten_losses(); }
+
+TEST_P(HeadGolden, DropoutDoesNotKnowThePacking) {
+  config_.embedding_dropout = config_.hidden_dropout = config_.attention_dropout = 0.1;
+  config_.classifier_dropout = 0.3;
+  model_ = make_model(config_, GetParam().head);
+  const auto step = [&](int64_t capacity) {
+    Plan plan;
+    const auto engine = make_engine(Purpose::kTraining, capacity, plan);
+    accumulate(*engine, steps_["batches"][0], capacity);
+    return update(*engine, 1);
+  };
+  const StepResult one = step(GetParam().capacity), other = step(45);
+  EXPECT_NEAR(one.loss, other.loss, 1e-5 * other.loss);
+  EXPECT_NEAR(one.gradient_norm, other.gradient_norm, 1e-5 * other.gradient_norm);
+  EXPECT_GT(std::abs(one.loss / steps_["losses"][0].get<double>() - 1), 1e-3) << "there is no dropout";
+}
 
 TEST_P(DistilledGolden, EveryGradient) { expect_gradients(first_of_teacher()); }
 
