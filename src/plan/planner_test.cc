@@ -35,7 +35,9 @@ PlanRequest request_for(const Model& model, const Setting& setting) {
   PlanRequest request;
   request.model = &model;
   request.workload = {.batch_size = 24, .longest = 256, .step_tokens = 24 * 256, .mean_length = setting.mean_length};
-  if (setting.head == Head::kCausalLm) request.workload.target_rule = TargetRule::kEveryToken;
+  request.workload.label_words = label_words(model.config(), setting.head);
+  const bool has_targets = setting.head == Head::kCausalLm || setting.head == Head::kTagger;
+  if (has_targets) request.workload.target_rule = TargetRule::kEveryToken;
   request.process.buffer_bytes = [](const Dims& dims) { return uint64_t(dims.tokens) * 64; };
   request.budget_bytes = uint64_t{1} << 40;
   request.device = {.threads = 2};
@@ -106,7 +108,9 @@ TEST_P(PlannerProperties, TheSweepIsAFrontier) {
 INSTANTIATE_TEST_SUITE_P(Settings, PlannerProperties,
                          testing::Values(Setting{}, Setting{.mean_length = 60}, Setting{.device = DeviceKind::kCuda, .mean_length = 256},
                                          Setting{Family::kGpt2, Head::kCausalLm, DeviceKind::kCpu, 250},
-                                         Setting{Family::kGpt2, Head::kCausalLm, DeviceKind::kCuda, 256}));
+                                         Setting{Family::kGpt2, Head::kCausalLm, DeviceKind::kCuda, 256},
+                                         Setting{Family::kBert, Head::kTagger, DeviceKind::kCpu, 60},
+                                         Setting{Family::kBert, Head::kSpans, DeviceKind::kCuda, 256}));
 
 // Cheap parts go first, and whole layers last.
 TEST(Planner, GivesUpCheapPartsFirst) {
