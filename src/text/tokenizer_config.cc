@@ -149,4 +149,22 @@ void apply_tokenizer_config(const TokenizerConfig& config, BpeSpec& spec) {
   apply_common(fields, config.origin, spec.common);
 }
 
+// Its normalizer stays that of tokenizer.json: versions of transformers disagree on which counts.
+void apply_tokenizer_config(const TokenizerConfig& config, UnigramSpec& spec) {
+  if (config.json.is_null()) return;
+  const JsonFields fields(config.json, config.origin, "");
+  const std::string normalizer = spec.model.normalizer.dump();
+  const auto compare = [&](std::string_view key, std::string_view step, bool present_means) {
+    if (!fields.find(key)) return;
+    const bool value = fields.boolean(key);
+    const bool present = normalizer.find(fmt::format("\"{}\"", step)) != std::string::npos;
+    if (value == (present == present_means)) return;
+    warn(fmt::format("{}: {} is {}, but the normalizer of tokenizer.json {} {}; tokenizer.json counts",
+                     config.origin, key, value, present ? "has" : "lacks", step));
+  };
+  compare("do_lower_case", "Lowercase", true);
+  compare("keep_accents", "StripAccents", false);
+  apply_common(fields, config.origin, spec.common);
+}
+
 }  // namespace snug

@@ -13,6 +13,7 @@ std::string model_type(const JsonFields& document) {
   if (model.has("type")) return model.text("type");
   if (model.has("max_input_chars_per_word")) return "WordPiece";
   if (model.has("merges")) return "BPE";
+  if (model.has("unk_id")) return "Unigram";
   return model.text("type");  // which is missing
 }
 
@@ -104,8 +105,13 @@ std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view text, std::stri
     apply_tokenizer_config(config, spec);
     return std::make_unique<BpeTokenizer>(std::move(spec), origin);
   }
-  fail(ErrorKind::kInput, "{}: unsupported model type \"{}\" (supported: WordPiece, BPE)", origin,
-       type);
+  if (type == "Unigram") {
+    UnigramSpec spec = parse_unigram_json(document, origin);
+    apply_tokenizer_config(config, spec);
+    return std::make_unique<UnigramTokenizer>(std::move(spec), origin);
+  }
+  fail(ErrorKind::kInput, "{}: unsupported model type \"{}\" (supported: WordPiece, BPE, Unigram)",
+       origin, type);
 }
 
 }  // namespace snug

@@ -81,15 +81,22 @@ int age(char32_t c) {
   return version[0];
 }
 
-const UNormalizer2* nfd() {
+using GetNormalizer = const UNormalizer2* (*)(UErrorCode*);
+
+template <GetNormalizer get>
+const UNormalizer2* normalizer() {
   static const UNormalizer2* const instance = [] {
     UErrorCode status = U_ZERO_ERROR;
-    const UNormalizer2* normalizer = unorm2_getNFDInstance(&status);
+    const UNormalizer2* found = get(&status);
     SNUG_CHECK(U_SUCCESS(status));
-    return normalizer;
+    return found;
   }();
   return instance;
 }
+
+const UNormalizer2* nfd() { return normalizer<unorm2_getNFDInstance>(); }
+const UNormalizer2* nfkd() { return normalizer<unorm2_getNFKDInstance>(); }
+const UNormalizer2* nfc() { return normalizer<unorm2_getNFCInstance>(); }
 
 int category(char32_t c) {
   for (const CategoryChange& change : kCategoryChanges) {
@@ -134,10 +141,29 @@ uint16_t compute_flags(char32_t c) {
   if (to_lower_case(c, out) != 1 || out[0] != c) flags |= kCharUpper;
   if (c < 0xC0 || age(c) > kDecompositionVersion) return flags;
   if (u_getCombiningClass(u) != 0) flags |= kCharNonStarter;
+  if (U_MASK(u_charType(u)) & U_GC_M_MASK) flags |= kCharAnyMark;
   UChar units[16];
   UErrorCode status = U_ZERO_ERROR;
   if (unorm2_getRawDecomposition(nfd(), u, units, 16, &status) >= 0) flags |= kCharDecomposes;
   return flags;
+}
+
+template <size_t kSize>
+size_t decompose_by(const UNormalizer2* form, char32_t c, std::array<char32_t, kSize>& out) {
+  UChar units[2 * kSize];
+  UErrorCode status = U_ZERO_ERROR;
+  const int32_t length =
+      unorm2_getDecomposition(form, static_cast<UChar32>(c), units, 2 * kSize, &status);
+  SNUG_CHECK(U_SUCCESS(status));
+  size_t count = 0;
+  for (int32_t i = 0; i < length;) {
+    UChar32 next;
+    U16_NEXT(units, i, length, next);
+    SNUG_CHECK(count < out.size());
+    out[count++] = static_cast<char32_t>(next);
+  }
+  if (length < 0) out[count++] = c;
+  return count;
 }
 
 // The one answer for a whole block of 128, where there is one: building the table then does not ask
@@ -222,21 +248,19 @@ size_t complete_utf8_length(std::string_view text) {
   return text.size();
 }
 
-size_t decompose(char32_t c, CodePoints& out) {
-  UChar units[32];
-  UErrorCode status = U_ZERO_ERROR;
-  const int32_t length =
-      unorm2_getDecomposition(nfd(), static_cast<UChar32>(c), units, 32, &status);
-  SNUG_CHECK(U_SUCCESS(status));
-  size_t count = 0;
-  for (int32_t i = 0; i < length;) {
-    UChar32 next;
-    U16_NEXT(units, i, length, next);
-    SNUG_CHECK(count < out.size());
-    out[count++] = static_cast<char32_t>(next);
-  }
-  if (length < 0) out[count++] = c;
-  return count;
+size_t decompose(char32_t c, CodePoints& out) { return decompose_by(nfd(), c, out); }
+
+size_t decompose_compatibly(char32_t c, LongCodePoints& out) {
+  out[0] = c;
+  return age(c) <= kDecompositionVersion ? decompose_by(nfkd(), c, out) : 1;
+}
+
+char32_t compose(char32_t first, char32_t second) {
+  const UChar32 both = unorm2_composePair(nfc(), static_cast<UChar32>(first),
+                                          static_cast<UChar32>(second));
+  return both >= 0 && age(static_cast<char32_t>(both)) <= kDecompositionVersion
+             ? static_cast<char32_t>(both)
+             : 0;
 }
 
 size_t to_lower_case(char32_t c, CodePoints& out) {

@@ -25,6 +25,7 @@ enum CharFlag : uint16_t {
   kCharUpper = 128,      // has a lower case
   kCharLetter = 256,     // \p{L} as GPT-2's pattern sees it
   kCharNumber = 512,     // \p{N}, likewise
+  kCharAnyMark = 1024,   // M*, removed by the general accent stripper
 };
 
 class CharTable {
@@ -68,6 +69,9 @@ size_t complete_utf8_length(std::string_view text);
 using CodePoints = std::array<char32_t, 8>;
 // Both return how many code points they wrote.
 size_t decompose(char32_t c, CodePoints& out);  // full canonical decomposition; for kCharDecomposes
+using LongCodePoints = std::array<char32_t, 18>;
+size_t decompose_compatibly(char32_t c, LongCodePoints& out);  // NFKD, of any character
+char32_t compose(char32_t first, char32_t second);             // 0: they do not compose
 size_t to_lower_case(
     char32_t c, CodePoints& out);     // without context: a final sigma stays medial; for kCharUpper
 uint8_t combining_class(char32_t c);  // for kCharNonStarter
