@@ -26,6 +26,13 @@ add_library(snug_openblas INTERFACE IMPORTED)
 target_include_directories(snug_openblas SYSTEM INTERFACE ${OPENBLAS_INCLUDE})
 target_link_libraries(snug_openblas INTERFACE ${OPENBLAS_LIBRARY} OpenMP::OpenMP_CXX m)
 
+# Without its trainer, which pkg-config would bring too.
+find_library(SENTENCEPIECE_LIBRARY sentencepiece REQUIRED)
+find_path(SENTENCEPIECE_INCLUDE sentencepiece_processor.h REQUIRED)
+add_library(snug_sentencepiece INTERFACE IMPORTED)
+target_include_directories(snug_sentencepiece SYSTEM INTERFACE ${SENTENCEPIECE_INCLUDE})
+target_link_libraries(snug_sentencepiece INTERFACE ${SENTENCEPIECE_LIBRARY})
+
 if(SNUG_DEVELOPER)
   find_package(GTest REQUIRED)
   find_package(benchmark REQUIRED)

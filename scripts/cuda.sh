@@ -16,5 +16,5 @@ cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES="$ARCHS" -DSNUG_CUBLAS="$cublas" 
 cmake --build --preset cuda --target snug_program cuda_test step_bench pipeline_bench cuda_products_bench
 # What has no archive to link statically goes beside the program.
 mkdir -p build-cuda/lib
-ldd build-cuda/bin/snug | awk '/libsimdjson|libhwy|libgomp/ {print $3}' | xargs -r -I{} cp -L {} build-cuda/lib/
+ldd build-cuda/bin/snug | awk '/libsimdjson|libhwy|libgomp|libsentencepiece/ {print $3}' | xargs -r -I{} cp -L {} build-cuda/lib/
 echo "built build-cuda/bin/snug for compute capability $ARCHS"

@@ -105,6 +105,25 @@ Templates roberta_templates(const TextEnds& ends) {
   return result;
 }
 
+Templates xlnet_templates(const TextEnds& ends) {
+  Templates result;
+  result.single = {{Kind::kFirst, 0, {}}, special(ends.sep, 0)};
+  result.pair = result.single;
+  result.pair.push_back({Kind::kSecond, 1, {}});
+  result.pair.push_back(special(ends.sep, 1));
+  for (Template* pieces : {&result.single, &result.pair}) pieces->push_back(special(ends.cls, 2));
+  return result;
+}
+
+Templates t5_templates(int32_t end) {
+  Templates result;
+  result.single = {{Kind::kFirst, 0, {}}, special(end, 0)};
+  result.pair = result.single;
+  result.pair.push_back({Kind::kSecond, 0, {}});
+  result.pair.push_back(special(end, 0));
+  return result;
+}
+
 size_t count_specials(const Template& pieces) {
   size_t count = 0;
   for (const TemplatePiece& piece : pieces) count += piece.ids.size();

@@ -12,6 +12,7 @@
 
 #include "core/json.h"
 #include "text/added_tokens.h"
+#include "text/normalizer.h"
 #include "text/post_processor.h"
 #include "text/tokenizer.h"
 #include "text/truncation.h"
@@ -95,6 +96,11 @@ class SubwordTokenizer : public Tokenizer {
   template <class Piece>
   static void split_at_added(const AddedTokenMatcher& matcher, std::string_view text,
                              uint32_t& code_point, TokenBuffer& out, Piece piece);
+  // The same in a normalised text: part(at_start) finds what is between them in `text`, with
+  // at_start where that was its beginning.
+  template <class Part>
+  static void slice_at_added(const AddedTokenMatcher& matcher, NormalizedText& text,
+                             TokenBuffer& out, Part part);
   // `behaviour` is a list of what the family's settings are.
   uint64_t compute_fingerprint(Json behaviour) const;
 
@@ -155,6 +161,31 @@ void SubwordTokenizer::split_at_added(const AddedTokenMatcher& matcher, std::str
     out.add(match->id, span);
     done = match->end;
   }
+}
+
+template <class Part>
+void SubwordTokenizer::slice_at_added(const AddedTokenMatcher& matcher, NormalizedText& text,
+                                      TokenBuffer& out, Part part) {
+  if (matcher.empty()) return part(true);
+  const NormalizedText whole = text;
+  const auto between = [&](size_t begin, size_t end) {
+    if (begin == end) return;
+    text.bytes.assign(whole.bytes, begin, end - begin);
+    if (whole.with_origin)
+      text.origin.assign(whole.origin.begin() + begin, whole.origin.begin() + end);
+    part(begin == 0);
+  };
+  AddedTokenMatcher::Search search(matcher, whole.bytes);
+  size_t done = 0;
+  while (const auto match = search.next()) {
+    between(done, std::max(match->begin, done));
+    const Span span = out.with_offsets
+                          ? Span{whole.origin[match->begin], whole.origin[match->end - 1] + 1}
+                          : Span{};
+    out.add(match->id, span);
+    done = match->end;
+  }
+  between(done, whole.bytes.size());
 }
 
 }  // namespace snug

@@ -1,5 +1,7 @@
 #include "text/tokenizer.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "core/file.h"
 #include "text/tokenizer_json.h"
@@ -58,6 +60,26 @@ std::unique_ptr<Tokenizer> load_vocab_and_merges(const fs::path& vocab, const fs
   return parse_vocab_and_merges({vocab_text, vocab_origin}, {merges_text, merges_origin}, config);
 }
 
+// By the names that transformers gives, or the only .model there is; empty where there is none.
+fs::path find_sentencepiece(const fs::path& folder) {
+  for (const char* name :
+       {"spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "spm.model"}) {
+    if (fs::exists(folder / name)) return folder / name;
+  }
+  std::vector<fs::path> others;
+  if (fs::is_directory(folder)) {
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (entry.path().extension() == ".model") others.push_back(entry.path());
+    }
+  }
+  if (others.size() > 1) {
+    std::sort(others.begin(), others.end());
+    fail(ErrorKind::kInput, "{}: which SentencePiece model is it, {} or {}?", folder.string(),
+         others[0].filename().string(), others[1].filename().string());
+  }
+  return others.empty() ? fs::path() : others[0];
+}
+
 }  // namespace
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
@@ -88,14 +110,14 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder) {
     return load_vocab_and_merges(folder / "vocab.json", folder / "merges.txt");
   if (fs::exists(folder / "encoder.json") || fs::exists(folder / "vocab.bpe"))
     return load_vocab_and_merges(folder / "encoder.json", folder / "vocab.bpe");
-  for (const char* other : {"spiece.model", "tokenizer.model", "sentencepiece.bpe.model"}) {
-    if (!fs::exists(folder / other)) continue;
-    fail(ErrorKind::kInput,
-         "{}: this kind of tokenizer is not supported yet (supported: WordPiece, BPE)",
-         (folder / other).string());
+  if (const fs::path model = find_sentencepiece(folder); !model.empty()) {
+    const TokenizerConfig config = read_config(folder);
+    refuse_bare_added_tokens(folder, config, "SentencePiece model");
+    return parse_sentencepiece(read_small_file(model), model.string(), config);
   }
   fail(ErrorKind::kInput,
-       "{}: no tokenizer here, expected tokenizer.json, vocab.txt, or vocab.json with merges.txt",
+       "{}: no tokenizer here, expected tokenizer.json, vocab.txt, vocab.json with merges.txt, or a "
+       "SentencePiece .model",
        folder.string());
 }
 

@@ -21,7 +21,7 @@ struct Span {
 
 struct Encoding {
   std::vector<int32_t> ids;
-  std::vector<int32_t> type_ids;  // 0 for the first text and its specials, 1 for the second
+  std::vector<int32_t> type_ids;  // 0 for the first text and its specials, 1 for the second; 2 for XLNet's <cls>
   std::vector<Span> offsets;      // filled only when asked for
   size_t second_begin = 0, second_end = 0;  // where the second text's own tokens are
 
@@ -87,7 +87,8 @@ class Tokenizer {
 };
 
 // From a Hugging Face model folder: tokenizer.json; or vocab.txt, or vocab.json and merges.txt (or,
-// as OpenAI named them, encoder.json and vocab.bpe), with tokenizer_config.json where there is one.
+// as OpenAI named them, encoder.json and vocab.bpe), or a SentencePiece model (spiece.model and the
+// like), with tokenizer_config.json where there is one.
 // Errors are kInput.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder);
 

@@ -167,4 +167,10 @@ void apply_tokenizer_config(const TokenizerConfig& config, UnigramSpec& spec) {
   apply_common(fields, config.origin, spec.common);
 }
 
+// Its other settings are read where the family is known.
+void apply_tokenizer_config(const TokenizerConfig& config, SentencePieceSpec& spec) {
+  if (config.json.is_null()) return;
+  apply_common(JsonFields(config.json, config.origin, ""), config.origin, spec.common);
+}
+
 }  // namespace snug

@@ -31,4 +31,9 @@ struct NamedText {
 std::unique_ptr<Tokenizer> parse_vocab_and_merges(const NamedText& vocab, const NamedText& merges,
                                                   const TokenizerConfig& config = {});
 
+// A SentencePiece model file, spiece.model and the like: ALBERT's, XLNet's, XLM-RoBERTa's or T5's,
+// where the configuration or the pieces say so, and otherwise none in particular.
+std::unique_ptr<Tokenizer> parse_sentencepiece(std::string bytes, std::string_view origin,
+                                               const TokenizerConfig& config = {});
+
 }  // namespace snug

@@ -8,6 +8,7 @@
 
 #include "text/bpe.h"
 #include "text/json_fields.h"
+#include "text/sentencepiece_tokenizer.h"
 #include "text/tokenizer_files.h"
 #include "text/unigram.h"
 #include "text/wordpiece.h"
@@ -34,6 +35,7 @@ AddedToken parse_added_token(const JsonFields& fields);
 void apply_tokenizer_config(const TokenizerConfig& config, WordPieceSpec& spec);
 void apply_tokenizer_config(const TokenizerConfig& config, BpeSpec& spec);
 void apply_tokenizer_config(const TokenizerConfig& config, UnigramSpec& spec);
+void apply_tokenizer_config(const TokenizerConfig& config, SentencePieceSpec& spec);
 // Its tokenizer_class without "Tokenizer" and "Fast"; "" where it has none.
 std::string tokenizer_class(const TokenizerConfig& config);
 

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "text/scratch.h"
+#include "text/text_cut.h"
 #include "text/word_cache.h"
 
 namespace snug {
@@ -21,19 +22,6 @@ struct PathNode {
   size_t start = 0;  // of its last piece
   int32_t id = -1;   // of its last piece; -1: no way leads here yet
 };
-
-bool is_ascii_word_char(char c) {
-  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-}
-
-// The next single space between plain letters, where no normalizer sees beyond the cut.
-size_t find_cut(std::string_view text, size_t from) {
-  for (size_t pos = text.find(' ', from); pos != std::string_view::npos && pos + 1 < text.size();
-       pos = text.find(' ', pos + 1)) {
-    if (is_ascii_word_char(text[pos - 1]) && is_ascii_word_char(text[pos + 1])) return pos;
-  }
-  return text.size();
-}
 
 }  // namespace
 
@@ -258,28 +246,6 @@ void UnigramTokenizer::tokenize_slice(Scratch& work, bool first, TokenBuffer& ou
   split_words(work.text.bytes.size(), first, work, out);
 }
 
-void UnigramTokenizer::tokenize_normalized(Scratch& work, bool first, TokenBuffer& out) const {
-  if (normalized_matcher_.empty()) return tokenize_slice(work, first, out);
-  const NormalizedText text = work.text;
-  const auto tokenize_between = [&](size_t begin, size_t end) {
-    work.text.bytes.assign(text.bytes, begin, end - begin);
-    if (text.with_origin)
-      work.text.origin.assign(text.origin.begin() + begin, text.origin.begin() + end);
-    tokenize_slice(work, first && begin == 0, out);
-  };
-  AddedTokenMatcher::Search search(normalized_matcher_, text.bytes);
-  size_t done = 0;
-  while (const auto match = search.next()) {
-    if (done < match->begin) tokenize_between(done, match->begin);
-    const Span span = out.with_offsets
-                          ? Span{text.origin[match->begin], text.origin[match->end - 1] + 1}
-                          : Span{};
-    out.add(match->id, span);
-    done = match->end;
-  }
-  if (done < text.bytes.size()) tokenize_between(done, text.bytes.size());
-}
-
 void UnigramTokenizer::tokenize_piece(std::string_view piece, uint32_t& code_point,
                                       TokenBuffer& out) const {
   Scratch& work = scratch();
@@ -289,10 +255,11 @@ void UnigramTokenizer::tokenize_piece(std::string_view piece, uint32_t& code_poi
   bool first = out.ids.empty();  // what is not the first piece follows an added token
   for (size_t pos = 0; pos < piece.size() && !out.full(); first = false) {
     const bool whole = !cuts || piece.size() - pos <= kChunkBytes;
-    const size_t end = whole ? piece.size() : find_cut(piece, pos + kChunkBytes);
+    const size_t end = whole ? piece.size() : find_plain_space(piece, pos + kChunkBytes);
     assign_text(piece.substr(pos, end - pos), code_point, work.text);
     normalizer_.apply(work.text);
-    tokenize_normalized(work, first, out);
+    slice_at_added(normalized_matcher_, work.text, out,
+                   [&](bool at_start) { tokenize_slice(work, first && at_start, out); });
     pos = end;
   }
   release_if_large(work.text.bytes);

@@ -54,7 +54,6 @@ class UnigramTokenizer final : public SubwordTokenizer {
   static Scratch& scratch();
   void tokenize_piece(std::string_view piece, uint32_t& code_point,
                       TokenBuffer& out) const override;
-  void tokenize_normalized(Scratch& work, bool first, TokenBuffer& out) const;
   void tokenize_slice(Scratch& work, bool first, TokenBuffer& out) const;
   void split_words(size_t end, bool first, Scratch& work, TokenBuffer& out) const;
   void split_at_replacement(size_t begin, size_t end, bool first, Scratch& work,
