@@ -36,33 +36,60 @@ void print_encoding(const Encoding& encoding) {
   for (size_t i = 0; i < encoding.offsets.size(); ++i) {
     fmt::format_to(out, "{}[{}, {}]", i > 0 ? ", " : "", encoding.offsets[i].begin, encoding.offsets[i].end);
   }
-  fmt::format_to(out, "]}}\n");
+  fmt::format_to(out, "]");
+  // Those of a single text are all 0, but where its family marks special tokens by them.
+  if (std::ranges::any_of(encoding.type_ids, [](int32_t type) { return type != 0; }))
+    fmt::format_to(out, ", \"type_ids\": [{}]", fmt::join(encoding.type_ids, ", "));
+  fmt::format_to(out, "}}\n");
   std::fwrite(line.data(), 1, line.size(), stdout);
 }
 
-void add_tokenize(CLI::App& app) {
-  struct Flags : RowFlags {
-    EncodeOptions encode{.with_offsets = true};
+struct TokenizeFlags : RowFlags {
+  EncodeOptions encode{.with_offsets = true};
+  std::optional<std::string> text, text_pair;
+  std::optional<size_t> stride;
+};
+
+void tokenize(const TokenizeFlags& flags) {
+  const bool given = flags.text.has_value();
+  if (given == !flags.file.empty()) fail(ErrorKind::kUsage, "tokenize takes either --text or --input");
+  if (flags.text_pair && !given) fail(ErrorKind::kUsage, "--text-pair goes with --text; files have --text-pair-column");
+  if (flags.stride && flags.encode.max_length == 0) fail(ErrorKind::kUsage, "--stride needs --max-length, the size of a window");
+  const auto tokenizer = load_tokenizer(flags.common.model);
+  Encoding encoding;
+  const auto print = [&](std::string_view text, std::optional<std::string_view> pair) {
+    if (flags.stride) {
+      for (const Encoding& window : tokenizer->encode_windows(text, pair, *flags.stride, flags.encode)) print_encoding(window);
+    } else {
+      tokenizer->encode(text, pair, flags.encode, encoding);
+      print_encoding(encoding);
+    }
   };
-  const auto flags = std::make_shared<Flags>();
+  if (given) return print(*flags.text, flags.text_pair);
+  const auto reader = flags.open(LabelNeed::kIgnored);
+  for (Row row; reader->next(row);) print(row.text, row.text_pair);
+}
+
+void add_tokenize(CLI::App& app) {
+  const auto flags = std::make_shared<TokenizeFlags>();
   CLI::App* command = app.add_subcommand("tokenize", "token ids of texts, as JSON lines {\"ids\": [...], \"offsets\": [...]}");
+  command->footer(
+      "Tokenizers read: tokenizer.json (WordPiece, byte-level BPE, Unigram); vocab.txt; vocab.json and merges.txt; SentencePiece\n"
+      "models (spiece.model, sentencepiece.bpe.model, any .model) of ALBERT, XLNet, XLM-RoBERTa and T5, or of no family.\n"
+      "Offsets count characters of the text. type_ids are printed where they are not all 0.");
   add_model_flag(*command, flags->common);
-  command->add_option("--input", flags->file, "texts: .jsonl, .csv, .tsv, .txt; - is standard input")->required();
+  command->add_option("--text", flags->text, "one text");
+  command->add_option(spellings("--text-pair"), flags->text_pair, "the second text of a pair, with --text");
+  command->add_option("--input", flags->file, "texts: .jsonl, .csv, .tsv, .txt; - is standard input");
   command->add_option(spellings("--max-length,--max-seq-length"), flags->encode.max_length,
                       "longest text in tokens, specials included; 0: no limit")->capture_default_str();
+  command->add_option(spellings("--stride,--doc-stride"), flags->stride,
+                      "windows of --max-length tokens, one line each, that share so many; of a pair the second text is cut");
   command->add_flag_callback(spellings("--no-special-tokens"), [flags] { flags->encode.special_tokens = false; },
                              "leave [CLS] and [SEP] out");
   command->add_flag_callback("--json", [] {}, "accepted; the output is always JSON lines");
   add_column_flags(*command, flags->common, false);
-  command->callback([flags] {
-    const auto tokenizer = load_tokenizer(flags->common.model);
-    const auto reader = flags->open(LabelNeed::kIgnored);
-    Encoding encoding;
-    for (Row row; reader->next(row);) {
-      tokenizer->encode(row.text, row.text_pair, flags->encode, encoding);
-      print_encoding(encoding);
-    }
-  });
+  command->callback([flags] { tokenize(*flags); });
 }
 
 struct DataReport {

@@ -43,7 +43,7 @@ Charsmap::Charsmap(std::string_view blob, std::string_view name, std::string_vie
   if (pool_.back() != '\0') refuse("its last replacement does not end");
   if (find_invalid_utf8(pool_) != std::string_view::npos) refuse("a replacement is not UTF-8");
   for (size_t i = 0; i < units_.size(); ++i) {
-    if (is_leaf(units_[i])) continue;
+    if (i > 0 && is_leaf(units_[i])) continue;  // the root is never looked at as one
     const size_t base = i ^ offset(units_[i]);
     if (base >= units_.size()) refuse("a branch of the trie leads out of it");
     if (!has_leaf(units_[i])) continue;

@@ -7,6 +7,7 @@
 
 #include "core/file.h"
 #include "core/json.h"
+#include "text/sentencepiece_model.h"
 #include "text/text_stream.h"
 #include "text/tokenizer_files.h"
 
@@ -209,6 +210,74 @@ INSTANTIATE_TEST_SUITE_P(Models, Golden,
                                           : is_bert(info.param.model) ? "FromVocabTxt"
                                                                       : "FromVocabAndMerges");
                          });
+
+// Models of SentencePiece's own: the vectors are of the model alone, without a family's additions.
+struct PiecesCase {
+  std::string name, file;
+};
+
+class PiecesGolden : public testing::TestWithParam<PiecesCase> {};
+
+TEST_P(PiecesGolden, TextsHaveTheSameIds) {
+  const fs::path golden = shared_data() / "tokenizer-golden";
+  if (!fs::exists(golden)) {
+    GTEST_SKIP() << "no golden vectors under " << shared_data()
+                 << "; set SNUG_SHARED to their folder";
+  }
+  const fs::path file = shared_data() / "vocabs/sentencepiece" / GetParam().file;
+  const SentencePieceModel model(read_small_file(file), file.string());
+  if (!fs::exists(golden / "sentencepiece" / (GetParam().name + ".jsonl")))
+    GTEST_SKIP() << "the model loads, but has no vectors";
+  const std::vector<Json> texts = read_lines(golden / "hf-tokenizers/texts.jsonl");
+  std::vector<SentencePieceModel::Found> found;
+  int wrong = 0;
+  for (const Json& row : read_lines(golden / "sentencepiece" / (GetParam().name + ".jsonl"))) {
+    const std::string text = texts.at(row["i"])["text"];
+    model.encode(text, found);
+    Json ids = Json::array();
+    for (const auto& piece : found) ids.push_back(piece.id);
+    if (ids != row["ids"] && ++wrong < 5)
+      ADD_FAILURE() << text << "\n got " << ids << "\n expected " << row["ids"];
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, PiecesGolden,
+    testing::Values(PiecesCase{"albert-base", "albert-base/spiece.model"},
+                    PiecesCase{"xlnet-base-cased", "xlnet-base-cased/spiece.model"},
+                    PiecesCase{"test_sentencepiece", "test-models/test_sentencepiece.model"},
+                    PiecesCase{"test_sentencepiece_bpe", "test-models/test_sentencepiece_bpe.model"},
+                    PiecesCase{"test_sentencepiece_bpe_char",
+                               "test-models/test_sentencepiece_bpe_char.model"},
+                    PiecesCase{"test_sentencepiece_with_bytefallback",
+                               "test-models/test_sentencepiece_with_bytefallback.model"}),
+    [](const auto& info) {
+      std::string name = info.param.name;
+      std::erase_if(name, [](char c) { return c == '-' || c == '_'; });
+      return name;
+    });
+
+// Published vectors of a whole family: from its model file, and from tokenizer.json.
+TEST(PiecesFamilies, PublishedVectorsAgree) {
+  if (!fs::exists(shared_data() / "tokenizer-golden")) {
+    GTEST_SKIP() << "no golden vectors under " << shared_data()
+                 << "; set SNUG_SHARED to their folder";
+  }
+  const std::pair<const char*, const char*> rows[] = {
+      {"albert-base-v2", "sentencepiece/albert-base"}, {"t5-small", "t5-small"}};
+  for (const auto& [name, folder] : rows) {
+    const auto tokenizer = load_tokenizer(shared_data() / "vocabs" / folder);
+    const auto vectors = read_lines(shared_data() / "tokenizer-golden/transformers-js" /
+                                    (std::string(name) + ".jsonl"));
+    EXPECT_GE(vectors.size(), 15u);
+    for (const Json& row : vectors) {
+      Encoding out;
+      tokenizer->encode(row["text"].get<std::string>(), std::nullopt, {}, out);
+      EXPECT_EQ(Json(out.ids), row["ids"]) << name << ": " << row["text"];
+    }
+  }
+}
 
 }  // namespace
 }  // namespace snug

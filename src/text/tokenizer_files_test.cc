@@ -135,8 +135,8 @@ TEST(TokenizerJson, WhatIsNotUnderstoodIsRefusedByName) {
        {"[CLS]", 77},
        "t: the post-processor inserts id 77, but ids end at 5"},
       {"/decoder/type", "ByteLevel", "t: unsupported decoder \"ByteLevel\" (supported: WordPiece)"},
-      {"/model/type", "Unigram",
-       "t: unsupported model type \"Unigram\" (supported: WordPiece, BPE)"},
+      {"/model/type", "WordLevel",
+       "t: unsupported model type \"WordLevel\" (supported: WordPiece, BPE, Unigram)"},
       {"/model/merges", Json::array(), "t: unsupported field model.merges"},
       {"/model/unk_token", "<unk>", "t: the unknown token \"<unk>\" is not in the vocabulary"},
       {"/model/max_input_chars_per_word", 1e9,
@@ -254,11 +254,11 @@ TEST_F(SavedFolder, ConfigOverridesTokenizerJson) {
 TEST_F(SavedFolder, SaysWhatIsMissing) {
   EXPECT_EQ(error_of([&] { load_tokenizer(folder_); }),
             folder_.string() +
-                ": no tokenizer here, expected tokenizer.json, vocab.txt, or vocab.json with "
-                "merges.txt");
+                ": no tokenizer here, expected tokenizer.json, vocab.txt, vocab.json with "
+                "merges.txt, or a SentencePiece .model");
   write("spiece.model", "");
-  EXPECT_NE(error_of([&] { load_tokenizer(folder_); }).find("not supported yet"),
-            std::string::npos);
+  EXPECT_EQ(error_of([&] { load_tokenizer(folder_); }),
+            (folder_ / "spiece.model").string() + ": the model has no pieces");
   write("vocab.txt", kSpecials);
   write("added_tokens.json", "{}");
   EXPECT_NE(error_of([&] { load_tokenizer(folder_); }).find("added_tokens.json"),

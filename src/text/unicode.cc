@@ -129,6 +129,12 @@ uint16_t category_flags(char32_t c) {
   return flags;
 }
 
+// As in Unicode 9.0: three characters have come or gone since.
+bool is_mark(char32_t c) {
+  if (c == 0x1CF2 || c == 0x1CF3) return true;
+  return c != 0x111C9 && (U_MASK(u_charType(static_cast<UChar32>(c))) & U_GC_M_MASK);
+}
+
 uint16_t compute_flags(char32_t c) {
   const UChar32 u = static_cast<UChar32>(c);
   uint16_t flags = category_flags(c) | gpt2_flags(c);
@@ -141,7 +147,7 @@ uint16_t compute_flags(char32_t c) {
   if (to_lower_case(c, out) != 1 || out[0] != c) flags |= kCharUpper;
   if (c < 0xC0 || age(c) > kDecompositionVersion) return flags;
   if (u_getCombiningClass(u) != 0) flags |= kCharNonStarter;
-  if (U_MASK(u_charType(u)) & U_GC_M_MASK) flags |= kCharAnyMark;
+  if (is_mark(c)) flags |= kCharAnyMark;
   UChar units[16];
   UErrorCode status = U_ZERO_ERROR;
   if (unorm2_getRawDecomposition(nfd(), u, units, 16, &status) >= 0) flags |= kCharDecomposes;

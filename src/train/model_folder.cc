@@ -17,6 +17,19 @@ std::filesystem::path described_by(const std::filesystem::path& path) {
   return bare ? AdapterFolder(path).base() : path;
 }
 
+// Texts are stored as a first part of type 0 and a second of type 1, and each type needs its row in the model.
+void check_type_ids(const Tokenizer& tokenizer, const ModelConfig& config, const std::string& path) {
+  if (config.type_vocab_size == 0) return;
+  Encoding encoding;
+  for (const std::optional<std::string_view> pair : {std::optional<std::string_view>(), std::optional<std::string_view>("b")}) {
+    tokenizer.encode("a", pair, {}, encoding);
+    const int32_t highest = encoding.type_ids.empty() ? 0 : std::ranges::max(encoding.type_ids);
+    if (highest < config.type_vocab_size && highest <= 1 && std::ranges::is_sorted(encoding.type_ids)) continue;
+    fail(ErrorKind::kInput, "{}: the tokenizer gives texts the types {}, but the model knows {} of them, in order; do they belong together?",
+         path, fmt::join(encoding.type_ids, " "), std::min<int64_t>(config.type_vocab_size, 2));
+  }
+}
+
 }  // namespace
 
 ModelConfig read_config(const std::filesystem::path& folder) {
@@ -37,6 +50,7 @@ ModelFolder open_model_folder(const std::filesystem::path& path, std::string_vie
     fail(ErrorKind::kInput, "{}: the tokenizer has {} tokens, but config.json says vocab_size {}; do they belong together?",
          path.string(), folder.tokenizer->vocab_size(), folder.config.vocab_size);
   }
+  check_type_ids(*folder.tokenizer, folder.config, path.string());
   return folder;
 }
 
