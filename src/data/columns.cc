@@ -48,7 +48,8 @@ constexpr UsualTexts kUsualTexts[] = {
 
 constexpr std::string_view kUsualLabels[] = {
     "label",  "labels",    "class",  "category", "target", "Quality",    "gold_label",
-    "intent", "sentiment", "rating", "stars",    "score",  "similarity",
+    "intent", "sentiment", "rating", "stars",    "score",  "similarity", "similarity_score",
+    "relatedness_score",
 };
 
 constexpr UsualTexts kUsualWords[] = {{"tokens", ""}, {"words", ""}};
