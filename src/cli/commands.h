@@ -22,6 +22,7 @@ void set_exit_code(int code);
 
 void add_model_flag(CLI::App& command, CommonOptions& options);
 void add_memory_flags(CLI::App& command, CommonOptions& options);
+void add_long_text_flags(CLI::App& command, CommonOptions& options);
 void add_column_flags(CLI::App& command, CommonOptions& options, bool with_label);
 
 }  // namespace snug

@@ -47,13 +47,16 @@ void add_column_flags(CLI::App& command, CommonOptions& options, bool with_label
     command.add_option(spellings("--label-separator"), options.label_separator, "multi-label: what stands between the labels of a text")
         ->capture_default_str();
   }
+  command.add_flag_callback(spellings("--no-header"), [&options] { options.header = false; },
+                            "CSV and TSV: the first line is data; columns are #1, #2, ...");
+}
+
+void add_long_text_flags(CLI::App& command, CommonOptions& options) {
   command.add_option(spellings("--long-texts"), options.long_texts,
                      "of texts above --max-length keep the head, the tail, both ends (middle goes), or all in windows "
                      "[head; windows of tag and qa]");
   command.add_option(spellings("--stride,--doc-stride"), options.stride,
                      "tokens that a window shares with the one before it [a third of --max-length]");
-  command.add_flag_callback(spellings("--no-header"), [&options] { options.header = false; },
-                            "CSV and TSV: the first line is data; columns are #1, #2, ...");
 }
 
 }  // namespace snug

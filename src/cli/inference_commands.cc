@@ -13,6 +13,7 @@ void add_common(CLI::App& command, CommonOptions& options, bool with_label) {
   add_model_flag(command, options);
   add_memory_flags(command, options);
   add_column_flags(command, options, with_label);
+  add_long_text_flags(command, options);
 }
 
 using Metrics = std::map<std::string, double>;

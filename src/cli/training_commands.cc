@@ -48,6 +48,7 @@ void add_data_flags(CLI::App& command, TrainingFlags& flags) {
   command.add_option(spellings("--class-weights"), o.class_weights,
                      "classify: balanced (rare classes count more), or a weight for each class, comma-separated [all the same]");
   add_column_flags(command, o, /*with_label=*/true);
+  add_long_text_flags(command, o);
   command.add_option(spellings("--cache-dir"), o.cache_dir, "where tokenized data is kept [~/.cache/snug]");
   command.add_flag(spellings("--ignore-mismatched-sizes"), o.ignore_mismatched_sizes,
                    "make a new head where the model's has another number of classes");
