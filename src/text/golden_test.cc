@@ -1,5 +1,6 @@
 // Exact agreement with the reference library, on vectors that live outside the repository
 // (SNUG_SHARED, or ../shared).
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -180,6 +181,28 @@ TEST_P(Golden, QuestionWindowsAgree) {
     exact += windows.size() == wanted.size();
   }
   EXPECT_GE(exact, 29) << "rows whose context fits into what the fault let through";
+}
+
+// All windows of all contexts, by a version of the reference without that fault: their number and a
+// hash of ids, types and offsets, which are committed.
+TEST_P(Golden, AllQuestionWindowsAgree) {
+  const fs::path committed = fs::path(SNUG_SOURCE_DIR) / "tests/golden/pieces/qa-windows.json";
+  const Json all = Json::parse(read_small_file(committed));
+  if (!all.contains(model())) GTEST_SKIP() << "no vectors";
+  const std::vector<Json> questions = rows("hf-tokenizers/qa.jsonl");
+  ASSERT_EQ(questions.size(), all[model()].size());
+  for (size_t i = 0; i < questions.size(); ++i) {
+    Json windows = Json::array();
+    for (const Encoding& window : tokenizer_->encode_windows(
+             questions[i]["question"].get<std::string>(),
+             questions[i]["context"].get<std::string>(), 64,
+             {.max_length = 128, .with_offsets = true}))
+      windows.push_back(window_json(window, window.ids.size()));
+    uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
+    for (const char byte : windows.dump())
+      hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001B3;
+    EXPECT_EQ(Json::array({windows.size(), fmt::format("{:016x}", hash)}), all[model()][i]) << i;
+  }
 }
 
 TEST_P(Golden, PublishedVectorsAgree) {

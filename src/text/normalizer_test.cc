@@ -19,7 +19,7 @@ TEST(CharTable, IsTheReferencesWhateverTheVersionOfIcu) {
   }
   EXPECT_EQ(XXH3_64bits(bert.data(), bert.size()), 0x29792cc53fb15a7c);
   EXPECT_EQ(XXH3_64bits(gpt2.data(), gpt2.size()), 0x70c220053b82a6ae);
-  EXPECT_EQ(XXH3_64bits(marks.data(), marks.size()), 0);
+  EXPECT_EQ(XXH3_64bits(marks.data(), marks.size()), 0x898c70c9717700e2);
 }
 
 TEST(CharTable, Examples) {

@@ -49,15 +49,11 @@ Json small_json() {
            {{"type", "Unigram"},
             {"unk_id", 0},
             {"vocab",
-             {{"<unk>", 0.0},
-              {"</s>", 0.0},
-              {"\u2581", -3.0},
-              {"a", -2.0},
-              {"b", -2.5},
-              {"ab", -4.6},
-              {"\u2581a", -2.2},
-              {"\u2581ab", -6.0},
-              {"c", -9.0}}}}}};
+             Json::array({Json::array({"<unk>", 0.0}), Json::array({"</s>", 0.0}),
+                          Json::array({"\u2581", -3.0}), Json::array({"a", -2.0}),
+                          Json::array({"b", -2.5}), Json::array({"ab", -4.6}),
+                          Json::array({"\u2581a", -2.2}), Json::array({"\u2581ab", -6.0}),
+                          Json::array({"c", -9.0})})}}}};
 }
 
 std::unique_ptr<Tokenizer> parse(const Json& json) {
@@ -123,7 +119,7 @@ TEST(Unigram, UnknownCharactersMayBeTheirBytes) {
   Json json = small_json();
   json["model"]["byte_fallback"] = true;
   for (int byte = 0; byte < 256; ++byte)
-    json["model"]["vocab"].push_back({fmt::format("<0x{:02X}>", byte), -20.0});
+    json["model"]["vocab"].push_back(Json::array({fmt::format("<0x{:02X}>", byte), -20.0}));
   const Encoding got = encode(*parse(json), "a\u00E9");
   EXPECT_EQ(got.ids, (Ids{6, 9 + 0xC3, 9 + 0xA9}));
   EXPECT_EQ(got.offsets, (Spans{{0, 1}, {1, 2}, {1, 2}}));
@@ -155,8 +151,8 @@ TEST(UnigramJson, WhatIsNotUnderstoodIsRefusedByName) {
   const Edit edits[] = {
       {"/model/vocab", Json::array(), "t: model.vocab is empty"},
       {"/model/vocab/3", "a", "t: model.vocab[3] must be a piece and its score"},
-      {"/model/vocab/3", {"", 1.0}, "t: the piece with id 3 is empty"},
-      {"/model/vocab/3", {"b", 1.0}, "t: token \"b\" occurs twice"},
+      {"/model/vocab/3", Json::array({"", 1.0}), "t: the piece with id 3 is empty"},
+      {"/model/vocab/3", Json::array({"b", 1.0}), "t: token \"b\" occurs twice"},
       {"/model/unk_id", 9, "t: model.unk_id must be an integer from 0 to 8, found 9"},
       {"/model/fuse_unk", true, "t: unsupported field model.fuse_unk"},
       {"/pre_tokenizer", {{"type", "Digits"}},
