@@ -126,6 +126,7 @@ void launch(const MeanPool& op, const Launch& call) {
 void launch(const Dropout& op, const Launch& call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   SNUG_CHECK(x.rows == y.rows && x.cols == y.cols);
+  if (y.rows == 0) return;
   const DropoutMask mask = dropout_mask(op.spec.p, op.spec.site, *call.step);
   with_type(y.dtype, [&]<class T>() {
     with_bool(y.cols % kEight == 0, [&]<bool kWhole>() {

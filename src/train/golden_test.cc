@@ -334,6 +334,24 @@ TEST_P(HeadGolden, EveryGradient) { expect_gradients(model_->parameters().size()
 
 TEST_P(HeadGolden, TenLossesOfAdamW) { expect_ten_losses(); }
 
+TEST_P(HeadGolden, WhatHasNoLabelAddsNothing) {
+  const Json& rows = steps_["batches"][0];
+  if (rows[0].contains("labels")) return;  // no classes are a label too
+  const auto step = [&](bool more) {
+    Plan plan;
+    const auto engine = make_engine(Purpose::kTraining, plan);
+    accumulate(*engine, rows);
+    MicroBatch unlabelled;
+    unlabelled.rows.add(rows[4]["ids"].get<std::vector<int32_t>>(), {}, -1, 7);
+    unlabelled.labels.assign(size_t(label_words(model_->config(), model_->head(), loss_)), -1);  // as a number: NaN
+    if (more) engine->accumulate(unlabelled.view());
+    return update(*engine, 1);
+  };
+  const StepResult plain = step(false), more = step(true);
+  EXPECT_EQ(more.loss, plain.loss);
+  EXPECT_EQ(more.gradient_norm, plain.gradient_norm);
+}
+
 TEST_P(HeadGolden, DropoutDoesNotKnowThePacking) {
   config_.embedding_dropout = config_.hidden_dropout = config_.attention_dropout = 0.1;
   config_.classifier_dropout = 0.3;
