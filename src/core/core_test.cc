@@ -2,7 +2,10 @@
 
 #include <cmath>
 #include <limits>
+#include <span>
+#include <string>
 
+#include "core/crc32c.h"
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/json.h"
@@ -38,6 +41,18 @@ TEST(Philox, KnownAnswers) {
   EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}),
             (std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+}
+
+// The check value of the algorithm, and vectors of RFC 3720.
+TEST(Crc32c, KnownAnswers) {
+  const auto of = [](std::string_view text) { return crc32c(std::as_bytes(std::span(text))); };
+  EXPECT_EQ(of(""), 0u);
+  EXPECT_EQ(of("123456789"), 0xe3069283u);
+  EXPECT_EQ(of(std::string(32, '\0')), 0x8a9136aau);
+  EXPECT_EQ(of(std::string(32, '\xff')), 0x62a8ab43u);
+  const std::string_view text = "the same in pieces";
+  EXPECT_EQ(crc32c(std::as_bytes(std::span(text.substr(7))), of(text.substr(0, 7))), of(text));
+  EXPECT_EQ(unmasked_crc32c(0xa282ead8u), 0u);
 }
 
 TEST(ParseJson, RefusesDuplicatesDepthAndSaysWhere) {

@@ -2,11 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cmath>
-#include <cstring>
 #include <iterator>
-#include <numeric>
 #include <optional>
 
 #include "core/error.h"
@@ -15,11 +11,7 @@
 namespace snug {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
-
-constexpr size_t kMaxRank = 64;
 constexpr size_t kWriteBytes = 4 << 20;
-constexpr uint64_t kReadElements = 1 << 20;  // per read; the page cache is dropped behind each
 
 struct DTypeName {
   DType dtype;
@@ -35,16 +27,6 @@ std::optional<DType> parse_dtype(std::string_view name) {
     if (known.name == name) return known.dtype;
   }
   return std::nullopt;
-}
-
-// Text from the file, fit for a message: of bounded length and without control characters.
-std::string in_quotes(std::string_view text) {
-  constexpr size_t kMaxShown = 120;
-  std::string result = "\"" + std::string(text.substr(0, kMaxShown));
-  for (char& c : result) {
-    if (uint8_t(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return result + (text.size() > kMaxShown ? "...\"" : "\"");
 }
 
 // Tells the handler how far the parser has read, which nlohmann does not.
@@ -307,19 +289,6 @@ void check_layout(std::span<const TensorEntry> tensors, uint64_t data_bytes,
   }
 }
 
-std::vector<uint32_t> sort_by_name(std::span<const TensorEntry> tensors, std::string_view origin) {
-  std::vector<uint32_t> order(tensors.size());
-  std::iota(order.begin(), order.end(), 0u);
-  std::ranges::sort(order, {}, [&](uint32_t i) { return std::string_view(tensors[i].name); });
-  for (size_t i = 1; i < order.size(); ++i) {
-    const std::string& name = tensors[order[i]].name;
-    if (name == tensors[order[i - 1]].name) {
-      fail(ErrorKind::kInput, "{}: duplicate tensor name {}", origin, in_quotes(name));
-    }
-  }
-  return order;
-}
-
 std::string read_header(const InputFile& file) {
   const std::string name = file.path().string();
   uint64_t length = 0;
@@ -340,51 +309,6 @@ std::string read_header(const InputFile& file) {
   std::string header(length, '\0');
   file.read_exactly(sizeof(length), header.data(), header.size());
   return header;
-}
-
-// out.size() 16-bit values lie in the upper half of `out`; each is read before the writes reach it.
-template <class Widen>
-void widen_in_place(std::span<float> out, Widen widen) {
-  const std::byte* narrow = reinterpret_cast<const std::byte*>(out.data()) + 2 * out.size();
-  for (size_t i = 0; i < out.size(); ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, narrow + 2 * i, sizeof(bits));
-    out[i] = widen(bits);
-  }
-}
-
-void read_half(const InputFile& file, uint64_t offset, DType dtype, std::span<float> out) {
-  file.read_exactly(offset, reinterpret_cast<std::byte*>(out.data()) + 2 * out.size(),
-                    2 * out.size());
-  if (dtype == DType::kF16) {
-    widen_in_place(out, half_to_float);
-  } else {
-    widen_in_place(out, bfloat16_to_float);
-  }
-}
-
-void read_double(const InputFile& file, uint64_t offset, std::span<float> out) {
-  std::array<double, kSafetensorsBufferBytes / sizeof(double)> buffer;
-  for (size_t done = 0; done < out.size();) {
-    const size_t count = std::min(buffer.size(), out.size() - done);
-    file.read_exactly(offset + 8 * done, buffer.data(), 8 * count);
-    std::transform(buffer.begin(), buffer.begin() + ptrdiff_t(count), out.begin() + ptrdiff_t(done),
-                   [](double value) { return float(value); });
-    done += count;
-  }
-}
-
-size_t count_non_finite(std::span<const float> values) {
-  return size_t(std::ranges::count_if(values, [](float value) { return !std::isfinite(value); }));
-}
-
-void check_range(const SafetensorsFile& file, const TensorEntry& tensor, uint64_t first,
-                 uint64_t count, uint64_t available) {
-  if (first > available || count > available - first) {
-    fail(ErrorKind::kInput, "{}: tensor {} of shape {} ends at {}, asked for {} to {}",
-         file.path().string(), in_quotes(tensor.name), format_shape(tensor.shape), available, first,
-         first + count);
-  }
 }
 
 std::string build_header(std::span<const TensorEntry> tensors,
@@ -412,16 +336,6 @@ std::string_view safetensors_dtype(DType dtype) {
   return {};
 }
 
-std::string format_shape(std::span<const int64_t> shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
-const TensorEntry* SafetensorsHeader::find(std::string_view name) const {
-  const auto name_of = [&](uint32_t i) { return std::string_view(tensors[i].name); };
-  const auto found = std::ranges::lower_bound(by_name, name, {}, name_of);
-  return found != by_name.end() && name_of(*found) == name ? &tensors[*found] : nullptr;
-}
-
 SafetensorsHeader parse_safetensors_header(std::string_view header, uint64_t data_bytes,
                                            std::string_view origin) {
   check_text(header, origin);
@@ -434,7 +348,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view header, uint64_t dat
   std::ranges::sort(result.tensors, {},
                     [](const TensorEntry& t) { return std::pair(t.begin, t.end); });
   check_layout(result.tensors, data_bytes, origin);
-  result.by_name = sort_by_name(result.tensors, origin);
+  result.sort_names(origin);
   const uint64_t data_begin = sizeof(uint64_t) + header.size();
   for (TensorEntry& tensor : result.tensors) {
     tensor.begin += data_begin;
@@ -444,50 +358,17 @@ SafetensorsHeader parse_safetensors_header(std::string_view header, uint64_t dat
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
-  const std::string header = read_header(file_);
-  const uint64_t data_bytes = file_.size() - sizeof(uint64_t) - header.size();
-  header_ = parse_safetensors_header(header, data_bytes, path.string());
+  const std::string text = read_header(file_);
+  const uint64_t data_bytes = file_.size() - sizeof(uint64_t) - text.size();
+  SafetensorsHeader header = parse_safetensors_header(text, data_bytes, path.string());
+  metadata_ = std::move(header.metadata);
+  list_ = std::move(header);
 }
 
-void SafetensorsFile::read_as_f32(const TensorEntry& tensor, uint64_t first_element,
-                                  std::span<float> out, NonFinite policy) const {
-  if (!is_float(tensor.dtype)) {
-    fail(ErrorKind::kInput, "{}: tensor {} is {}, expected a floating-point type", path().string(),
-         in_quotes(tensor.name), safetensors_dtype(tensor.dtype));
-  }
-  check_range(*this, tensor, first_element, out.size(), tensor.elements());
-  const size_t width = dtype_bytes(tensor.dtype);
-  size_t non_finite = 0;
-  for (uint64_t done = 0; done < out.size(); done += kReadElements) {
-    const auto part = out.subspan(done, std::min(kReadElements, out.size() - done));
-    const uint64_t offset = tensor.begin + (first_element + done) * width;
-    if (tensor.dtype == DType::kF32) {
-      file_.read_exactly(offset, part.data(), part.size_bytes());
-    } else if (tensor.dtype == DType::kF64) {
-      read_double(file_, offset, part);
-    } else {
-      read_half(file_, offset, tensor.dtype, part);
-    }
-    file_.drop_cache(offset, part.size() * width);
-    non_finite += count_non_finite(part);
-  }
-  if (non_finite > 0 && policy == NonFinite::kRefuse) {
-    fail(ErrorKind::kInput,
-         "{}: tensor {} has {} NaN or infinite values among the {} at element {}", path().string(),
-         in_quotes(tensor.name), non_finite, out.size(), first_element);
-  }
-}
-
-void SafetensorsFile::read_bytes(const TensorEntry& tensor, uint64_t first_byte,
-                                 std::span<std::byte> out) const {
-  check_range(*this, tensor, first_byte, out.size(), tensor.bytes());
-  constexpr uint64_t kPart = 4 * kReadElements;
-  for (uint64_t done = 0; done < out.size(); done += kPart) {
-    const auto part = out.subspan(done, std::min(kPart, out.size() - done));
-    const uint64_t offset = tensor.begin + first_byte + done;
-    file_.read_exactly(offset, part.data(), part.size());
-    file_.drop_cache(offset, part.size());
-  }
+void SafetensorsFile::read_elements(const TensorEntry& tensor, uint64_t first_byte, std::span<std::byte> out) const {
+  const uint64_t offset = tensor.begin + first_byte;
+  file_.read_exactly(offset, out.data(), out.size());
+  file_.drop_cache(offset, out.size());
 }
 
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorEntry> tensors,
@@ -534,7 +415,7 @@ void SafetensorsWriter::write(std::string_view name, std::span<const float> valu
   const DType dtype = tensors_[current_].dtype;
   if (dtype == DType::kF32) return write_bytes(name, std::as_bytes(values));
   SNUG_CHECK(dtype == DType::kF16 || dtype == DType::kBF16);
-  std::array<uint16_t, kSafetensorsBufferBytes / sizeof(uint16_t)> buffer;
+  std::array<uint16_t, kTensorBufferBytes / sizeof(uint16_t)> buffer;
   while (!values.empty()) {
     const size_t count = std::min(buffer.size(), values.size());
     std::transform(values.begin(), values.begin() + ptrdiff_t(count), buffer.begin(),

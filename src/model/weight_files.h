@@ -1,6 +1,6 @@
-// The weights of a Hugging Face folder: model.safetensors, or the shards that
-// model.safetensors.index.json lists; of a folder of adapters, those of the model they belong to with the adapters added. Shards are named by bare file names only: an index cannot
-// point outside of its folder.
+// The weights of a model folder, whatever files hold them: model.safetensors, pytorch_model.bin, both also in the shards
+// that an index lists, or a TensorFlow checkpoint of BERT; of a folder of adapters, those of the model they belong to with
+// the adapters added. Shards are named by bare file names only: an index cannot point outside of its folder.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "model/adapter.h"
-#include "model/safetensors.h"
+#include "model/tensor_file.h"
 
 namespace snug {
 
@@ -29,10 +29,10 @@ class WeightFolder {
   std::vector<std::string_view> names() const;  // sorted
   uint64_t tensor_bytes() const;                // as stored, all tensors together
 
-  // As SafetensorsFile::read_as_f32. A name that is not here is an error.
+  // As TensorFile::read_as_f32. A name that is not here is an error.
   void read_as_f32(std::string_view name, uint64_t first_element, std::span<float> out,
                    NonFinite policy = NonFinite::kRefuse) const;
-  // As SafetensorsFile::read_bytes.
+  // As TensorFile::read_bytes.
   void read_bytes(std::string_view name, uint64_t first_byte, std::span<std::byte> out) const;
 
  private:
@@ -44,12 +44,12 @@ class WeightFolder {
   const Place& place(std::string_view name) const;
   void open(const std::filesystem::path& folder);
   void add_replacements();
-  void open_single(const std::filesystem::path& path);
-  void open_shards(const std::filesystem::path& index);
+  void open_single(std::unique_ptr<TensorFile> file);
+  void open_shards(const std::filesystem::path& index, std::string_view extension);
 
   std::filesystem::path folder_;
   std::unique_ptr<AdapterFolder> adapter_;
-  std::vector<SafetensorsFile> files_;
+  std::vector<std::unique_ptr<TensorFile>> files_;
   std::map<std::string_view, Place> places_;  // keys live in files_' entries
 };
 
