@@ -4,7 +4,6 @@
 #include <map>
 
 #include "cli/commands.h"
-#include "core/file.h"
 #include "core/json.h"
 #include "core/progress.h"
 #include "model/config.h"
@@ -81,8 +80,7 @@ void add_inspect(CLI::App& app) {
   command->add_option("folder", flags->folder, "Hugging Face model folder")->required();
   command->add_flag("--json", flags->json, "one JSON object on standard output");
   command->callback([flags] {
-    const auto path = std::filesystem::path(flags->folder) / "config.json";
-    const ModelConfig config = parse_config(read_small_file(path), path.string());
+    const ModelConfig config = load_config(flags->folder);
     const WeightFolder files(flags->folder);
     uint64_t elements = 0;
     std::map<std::string, uint64_t> dtypes;

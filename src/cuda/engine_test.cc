@@ -210,6 +210,15 @@ TEST_F(CudaEngineTest, TenLossesAgreeWithTheCpu) {
 }
 
 // Where a number is rounded to a few bits, the last bit of what goes in decides: curves part by what such a step is worth.
+// No token types, a head with ReLU, dropout in fewer places.
+TEST_F(CudaEngineTest, DistilBertAgreesWithTheCpu) {
+  SNUG_NEEDS_GPU();
+  model_ = make_model(small_config(Family::kDistilBert), Head::kClassifier);
+  const Curve cpu = on_cpu();
+  expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 1e-4);
+  expect_close(on_gpu({kWhole, {}, DType::kBF16}), cpu, 2e-2);
+}
+
 TEST_F(CudaEngineTest, EveryOptimizerAgreesWithTheCpu) {
   SNUG_NEEDS_GPU();
   for (const auto& [optimizer, tolerance] :
@@ -580,7 +589,8 @@ TEST_P(CudaGolden, LossesOfPyTorch) {
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaGolden,
                          testing::Values(std::pair{"bert-tiny", Head::kClassifier}, std::pair{"roberta-tiny", Head::kClassifier},
-                                         std::pair{"bert-mlm-tiny", Head::kMaskedLm}, std::pair{"gpt2-tiny", Head::kCausalLm}));
+                                         std::pair{"bert-mlm-tiny", Head::kMaskedLm}, std::pair{"distilbert-tiny", Head::kClassifier},
+                                         std::pair{"distilbert-mlm-tiny", Head::kMaskedLm}, std::pair{"gpt2-tiny", Head::kCausalLm}));
 
 }  // namespace
 }  // namespace snug::cuda

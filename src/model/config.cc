@@ -6,6 +6,7 @@
 #include <span>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/json.h"
 
 namespace snug {
@@ -38,6 +39,14 @@ constexpr IntegerField kEncoderIntegers[] = {
     {"max_position_embeddings", &ModelConfig::max_position_embeddings, 1, 1'000'000, true},
     {"type_vocab_size", &ModelConfig::type_vocab_size, 1, 1'024, false},
     {"pad_token_id", &ModelConfig::pad_token_id, 0, 10'000'000, false}};
+constexpr IntegerField kDistilBertIntegers[] = {
+    {"vocab_size", &ModelConfig::vocab_size, 1, 10'000'000, true},
+    {"dim", &ModelConfig::hidden_size, 1, 65'536, true},
+    {"n_layers", &ModelConfig::num_hidden_layers, 1, 1'000, true},
+    {"n_heads", &ModelConfig::num_attention_heads, 1, 1'024, true},
+    {"hidden_dim", &ModelConfig::intermediate_size, 1, 1'048'576, true},
+    {"max_position_embeddings", &ModelConfig::max_position_embeddings, 1, 1'000'000, true},
+    {"pad_token_id", &ModelConfig::pad_token_id, 0, 10'000'000, false}};
 constexpr IntegerField kGpt2Integers[] = {
     {"vocab_size", &ModelConfig::vocab_size, 1, 10'000'000, true},
     {"n_embd", &ModelConfig::hidden_size, 1, 65'536, true},
@@ -56,6 +65,11 @@ constexpr RealField kEncoderReals[] = {
     {"attention_probs_dropout_prob", &ModelConfig::attention_dropout, 0, 1},
     {"initializer_range", &ModelConfig::initializer_range, 0, 100},
     {"layer_norm_eps", &ModelConfig::layer_norm_eps, 1e-30, 1}};
+constexpr RealField kDistilBertReals[] = {
+    {"dropout", &ModelConfig::hidden_dropout, 0, 1},
+    {"attention_dropout", &ModelConfig::attention_dropout, 0, 1},
+    {"qa_dropout", &ModelConfig::answer_dropout, 0, 1},
+    {"initializer_range", &ModelConfig::initializer_range, 0, 100}};
 constexpr RealField kGpt2Reals[] = {
     {"embd_pdrop", &ModelConfig::embedding_dropout, 0, 1},
     {"resid_pdrop", &ModelConfig::hidden_dropout, 0, 1},
@@ -66,14 +80,18 @@ constexpr RealField kGpt2Reals[] = {
 // How a family writes its configuration.
 struct FamilyNames {
   Family family;
-  const char *model_type, *class_prefix, *activation;
+  const char *model_type, *class_prefix, *activation, *classifier_dropout;  // the last: null where it has none
   std::span<const IntegerField> integers;
   std::span<const RealField> reals;
 };
 constexpr FamilyNames kFamilies[] = {
-    {Family::kBert, "bert", "Bert", "hidden_act", kEncoderIntegers, kEncoderReals},
-    {Family::kRoberta, "roberta", "Roberta", "hidden_act", kEncoderIntegers, kEncoderReals},
-    {Family::kGpt2, "gpt2", "GPT2", "activation_function", kGpt2Integers, kGpt2Reals}};
+    {Family::kBert, "bert", "Bert", "hidden_act", "classifier_dropout", kEncoderIntegers, kEncoderReals},
+    {Family::kRoberta, "roberta", "Roberta", "hidden_act", "classifier_dropout", kEncoderIntegers, kEncoderReals},
+    {Family::kDistilBert, "distilbert", "DistilBert", "activation", "seq_classif_dropout", kDistilBertIntegers,
+     kDistilBertReals},
+    {Family::kGpt2, "gpt2", "GPT2", "activation_function", nullptr, kGpt2Integers, kGpt2Reals}};
+
+constexpr const char* kFamilyList = "\"bert\", \"roberta\", \"distilbert\", \"gpt2\"";
 
 const FamilyNames& names_of(Family family) {
   return *std::ranges::find(kFamilies, family, &FamilyNames::family);
@@ -162,17 +180,19 @@ class ConfigReader {
     const std::string type = string_of("model_type");
     if (!type.empty()) {
       if (const auto family = find_family(type)) return *family;
-      bad("model_type is {}, supported: \"bert\", \"roberta\", \"gpt2\"", shown(Json(type)));
+      bad("model_type is {}, supported: {}", shown(Json(type)), kFamilyList);
     }
     // BERT's own first configurations name neither; other families of that time name their
     // architecture.
-    if (config_.architectures.empty()) return document_.contains("n_embd") ? Family::kGpt2 : Family::kBert;
+    if (config_.architectures.empty()) {
+      if (document_.contains("sinusoidal_pos_embds")) return Family::kDistilBert;
+      return document_.contains("n_embd") ? Family::kGpt2 : Family::kBert;
+    }
     const std::string& first = config_.architectures[0];
     for (const FamilyNames& names : kFamilies) {
       if (first.starts_with(names.class_prefix)) return names.family;
     }
-    bad("architectures names {} and model_type is missing, supported: \"bert\", \"roberta\", \"gpt2\"",
-        shown(Json(first)));
+    bad("architectures names {} and model_type is missing, supported: {}", shown(Json(first)), kFamilyList);
   }
 
   // Some files list several; the first is the one that ends a text.
@@ -248,7 +268,8 @@ class ConfigReader {
   }
 
   void read_classifier_dropout() {
-    config_.classifier_dropout = real_of("classifier_dropout", 0, 1);
+    if (names_->classifier_dropout == nullptr) return;
+    if (const auto rate = real_of(names_->classifier_dropout, 0, 1)) config_.classifier_dropout = rate;
   }
 
   void read_activation() {
@@ -264,9 +285,11 @@ class ConfigReader {
 
   void check_sizes() const {
     if (config_.hidden_size % config_.num_attention_heads != 0) {
-      const bool gpt2 = names_->family == Family::kGpt2;
-      bad("{} {} is not divisible by {} {}", gpt2 ? "n_embd" : "hidden_size", config_.hidden_size,
-          gpt2 ? "n_head" : "num_attention_heads", config_.num_attention_heads);
+      const auto name_of = [&](int64_t ModelConfig::* member) {
+        return std::ranges::find(names_->integers, member, &IntegerField::member)->name;
+      };
+      bad("{} {} is not divisible by {} {}", name_of(&ModelConfig::hidden_size), config_.hidden_size,
+          name_of(&ModelConfig::num_attention_heads), config_.num_attention_heads);
     }
     if (config_.max_length() < 1) {
       bad("max_position_embeddings is {}, expected more than pad_token_id {} + 1", config_.max_position_embeddings,
@@ -415,6 +438,11 @@ ModelConfig default_config(Family family) {
   ModelConfig config;
   config.family = family;
   if (family == Family::kRoberta) config.pad_token_id = 1;
+  if (family == Family::kDistilBert) {
+    config.type_vocab_size = 0;
+    config.classifier_dropout = 0.2;
+    config.answer_dropout = 0.1;
+  }
   if (family == Family::kGpt2) {
     config.type_vocab_size = 0;
     config.pad_token_id = -1;
@@ -463,13 +491,24 @@ ModelConfig parse_config(std::string_view text, std::string_view origin) {
   return config;
 }
 
+std::filesystem::path config_path(const std::filesystem::path& folder) {
+  const std::filesystem::path own = folder / "bert_config.json", usual = folder / "config.json";
+  std::error_code error;
+  return !std::filesystem::exists(usual, error) && std::filesystem::exists(own, error) ? own : usual;
+}
+
+ModelConfig load_config(const std::filesystem::path& folder) {
+  const std::filesystem::path path = config_path(folder);
+  return parse_config(read_small_file(path), path.string());
+}
+
 std::string to_json(const ModelConfig& config, Head head) {
   Json document = config.raw.empty() ? Json::object() : parse_json(config.raw, "config.json");
   const FamilyNames& names = names_of(config.family);
   for (const IntegerField& field : names.integers) document[field.name] = config.*field.member;
   for (const RealField& field : names.reals) document[field.name] = config.*field.member;
-  if (config.family != Family::kGpt2) {
-    document["classifier_dropout"] = config.classifier_dropout ? Json(*config.classifier_dropout) : Json();
+  if (names.classifier_dropout != nullptr) {
+    document[names.classifier_dropout] = config.classifier_dropout ? Json(*config.classifier_dropout) : Json();
   }
   write_activation(config, document);
   document["model_type"] = names.model_type;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,7 +14,7 @@ namespace snug {
 
 enum class HiddenAct { kGelu, kGeluTanh, kRelu };
 
-enum class Family { kBert, kRoberta, kGpt2 };
+enum class Family { kBert, kRoberta, kDistilBert, kGpt2 };
 
 // What stands on top of the layers. A causal or masked language model's head shares the word table.
 enum class Head {
@@ -45,6 +46,7 @@ struct ModelConfig {
   double hidden_dropout = 0.1;
   double attention_dropout = 0.1;
   std::optional<double> classifier_dropout;  // absent: hidden_dropout
+  double answer_dropout = 0;                 // before the head of answers: DistilBERT's
   bool tie_word_embeddings = true;  // the word table is the head of a language model too
   bool quantized = false;           // the weights of layers and words are int8, as snug quantize writes them
   double initializer_range = 0.02;
@@ -64,7 +66,7 @@ struct ModelConfig {
 
 // What transformers assumes where a file is silent; sizes are zero.
 ModelConfig default_config(Family family);
-std::string_view model_type(Family family);  // "bert", "roberta", "gpt2"
+std::string_view model_type(Family family);  // "bert", "roberta", "distilbert", "gpt2"
 std::optional<Family> find_family(std::string_view model_type);
 // As transformers names the class: "BertForSequenceClassification", "GPT2LMHeadModel".
 std::string architecture(Family family, Head head);
@@ -74,6 +76,10 @@ Head head_of(const ModelConfig& config);
 // `origin` is the file name for messages. Errors are kInput and name the field, what it is and what
 // was expected.
 ModelConfig parse_config(std::string_view text, std::string_view origin);
+
+// Of a model folder: config.json, or bert_config.json where Google's BERT came without one.
+std::filesystem::path config_path(const std::filesystem::path& folder);
+ModelConfig load_config(const std::filesystem::path& folder);
 
 // config.json of a model with this head whose weights are fp32, on top of the fields of
 // `config.raw`. Sizes are written as they stand in `config`; a classifier names `config.labels` and

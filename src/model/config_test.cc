@@ -92,7 +92,7 @@ TEST(ParseConfig, RefusesBadValuesByName) {
       {R"({"add_cross_attention": true})", "add_cross_attention is true"},
       {R"({"pruned_heads": {"1": [0]}})", "pruned_heads"},
       {R"({"quantization_config": {"bits": 8}})", "quantization_config.quant_method is null"},
-      {R"({"model_type": "t5"})", "model_type is \"t5\", supported: \"bert\", \"roberta\", \"gpt2\""},
+      {R"({"model_type": "t5"})", "model_type is \"t5\", supported: \"bert\", \"roberta\", \"distilbert\", \"gpt2\""},
       {R"({"model_type": 3})", "model_type is 3, expected a string"},
       {R"({"model_type": null, "architectures": ["T5Model"]})",
        "architectures names \"T5Model\""},
@@ -220,6 +220,60 @@ TEST(ToJson, NeedsNoSourceDocument) {
   EXPECT_EQ(again.hidden_act, HiddenAct::kRelu);
   EXPECT_EQ(again.problem_type(), Problem::kNumbers);
   EXPECT_EQ(again.hidden_size, 32);
+}
+
+constexpr const char* kDistilBert = R"({"model_type": "distilbert", "vocab_size": 97, "dim": 36, "n_layers": 3, "n_heads": 4,
+    "hidden_dim": 68, "max_position_embeddings": 40, "dropout": 0.3, "attention_dropout": 0.4, "activation": "relu",
+    "sinusoidal_pos_embds": false, "tie_weights_": true, "architectures": ["DistilBertForMaskedLM"]})";
+
+TEST(DistilBert, HasNamesOfItsOwn) {
+  const ModelConfig config = parse_config(kDistilBert, "config.json");
+  EXPECT_EQ(config.family, Family::kDistilBert);
+  EXPECT_EQ(config.hidden_size, 36);
+  EXPECT_EQ(config.num_hidden_layers, 3);
+  EXPECT_EQ(config.num_attention_heads, 4);
+  EXPECT_EQ(config.intermediate_size, 68);
+  EXPECT_EQ(config.max_length(), 40);
+  EXPECT_EQ(config.type_vocab_size, 0);
+  EXPECT_EQ(config.hidden_dropout, 0.3);
+  EXPECT_EQ(config.embedding_dropout, 0.3);
+  EXPECT_EQ(config.attention_dropout, 0.4);
+  EXPECT_EQ(config.classifier_dropout, 0.2);  // transformers' defaults
+  EXPECT_EQ(config.answer_dropout, 0.1);
+  EXPECT_EQ(config.hidden_act, HiddenAct::kRelu);
+  EXPECT_EQ(config.layer_norm_eps, 1e-12);
+  EXPECT_EQ(head_of(config), Head::kMaskedLm);
+}
+
+TEST(DistilBert, IsWrittenUnderThem) {
+  ModelConfig config = parse_config(kDistilBert, "config.json");
+  config.labels = {"no", "yes"};
+  config.classifier_dropout = 0.5;
+  const Json json = parse_json(to_json(config, Head::kClassifier), "config.json");
+  EXPECT_EQ(json["model_type"], "distilbert");
+  EXPECT_EQ(json["architectures"][0], "DistilBertForSequenceClassification");
+  EXPECT_EQ(json["dim"], 36);
+  EXPECT_EQ(json["seq_classif_dropout"], 0.5);
+  EXPECT_EQ(json["dropout"], 0.3);
+  EXPECT_EQ(json["activation"], "relu");
+  for (const char* other : {"hidden_size", "type_vocab_size", "classifier_dropout", "layer_norm_eps"}) EXPECT_FALSE(json.contains(other)) << other;
+}
+
+TEST(DistilBert, IsCheckedUnderThem) {
+  const auto error = [](const char* from, const char* to) -> std::string {
+    std::string text = kDistilBert;
+    text.replace(text.find(from), std::string_view(from).size(), to);
+    try {
+      parse_config(text, "config.json");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error("\"n_heads\": 4", "\"n_heads\": 5"), "config.json: dim 36 is not divisible by n_heads 5");
+  EXPECT_EQ(error("\"dim\": 36, ", ""), "config.json: dim is missing, expected an integer from 1 to 65536");
+  EXPECT_EQ(error("0.3", "3"), "config.json: dropout is 3, expected a number from 0 to below 1");
+  EXPECT_EQ(error("\"model_type\": \"distilbert\", ", ""), "");  // early files lack it
 }
 
 }  // namespace

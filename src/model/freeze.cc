@@ -34,7 +34,7 @@ struct LayerRange {
 
 // layers.3, encoder.0-5, h.2-2.
 std::optional<LayerRange> layer_range(std::string_view entry) {
-  for (const std::string_view word : {"layers.", "encoder.layer.", "encoder.", "h."}) {
+  for (const std::string_view word : {"layers.", "encoder.layer.", "encoder.", "transformer.layer.", "h."}) {
     if (!entry.starts_with(word)) continue;
     const std::string_view numbers = entry.substr(word.size());
     LayerRange range;

@@ -100,7 +100,7 @@ Gpt2::Stream Gpt2::layer(GraphWriter& writer, int i, const Stream& stream) const
   const ValueId context = writer.attention(name, dropout_site(i, 0), qkv, /*causal=*/true);
   graph.begin_part(Part::kSums);
   const ValueId attended = writer.linear(name + ".attended", slots.attention_out, Activation::kNone, context);
-  const auto [middle, middle_sum] = writer.residual_norm(name + ".ffn_norm", slots.ffn_norm, dropout_site(i, 1), attended,
+  const auto [middle, middle_sum] = writer.residual_norm(name + ".ffn_norm", slots.ffn_norm, {dropout_site(i, 1), config_.hidden_dropout}, attended,
                                                          stream.sum, /*sum_goes_on=*/true);
   graph.begin_part(Part::kMlp);
   const ValueId inner = writer.linear(name + ".inner", slots.ffn_in, activation_of(config_.hidden_act), middle);
@@ -108,7 +108,7 @@ Gpt2::Stream Gpt2::layer(GraphWriter& writer, int i, const Stream& stream) const
   const ValueId out = writer.linear(name + ".ffn", slots.ffn_out, Activation::kNone, inner);
   const bool last = i + 1 == layers();
   const NormSlots& next = last ? final_norm_ : layers_[size_t(i) + 1].attention_norm;
-  return writer.residual_norm(name + ".next_norm", next, dropout_site(i, 2), out, middle_sum, /*sum_goes_on=*/!last);
+  return writer.residual_norm(name + ".next_norm", next, {dropout_site(i, 2), config_.hidden_dropout}, out, middle_sum, /*sum_goes_on=*/!last);
 }
 
 Forward Gpt2::forward(GraphWriter& writer) const {
@@ -120,7 +120,8 @@ Forward Gpt2::forward(GraphWriter& writer) const {
   // The last token alone has seen all of its text.
   if (head_ == Head::kClassifier) return {writer.linear("logits", classifier_, Activation::kNone, writer.last_token(stream.y))};
   if (has_token_head()) {
-    return {writer.token_logits(classifier_, config_.classifier_dropout.value_or(kTaggerDropout), dropout_site(layers(), 0), stream.y)};
+    const double rate = head_ == Head::kTagger ? config_.classifier_dropout.value_or(kTaggerDropout) : 0;
+    return {writer.token_logits(classifier_, rate, dropout_site(layers(), 0), stream.y)};
   }
   SNUG_CHECK(head_ == Head::kCausalLm);
   return {writer.target_rows(stream.y), vocabulary_};

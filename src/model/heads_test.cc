@@ -40,6 +40,7 @@ TEST(Heads, HaveTheNamesOfTransformers) {
        {Expected{Family::kBert, Head::kTagger, tagger, Rows::kTargets, 5}, {Family::kRoberta, Head::kTagger, tagger, Rows::kTargets, 5},
         {Family::kGpt2, Head::kTagger, tagger, Rows::kTargets, 5}, {Family::kBert, Head::kSpans, spans, Rows::kTokens, 2},
         {Family::kRoberta, Head::kSpans, spans, Rows::kTokens, 2}, {Family::kGpt2, Head::kSpans, spans, Rows::kTokens, 2},
+        {Family::kDistilBert, Head::kTagger, tagger, Rows::kTargets, 5}, {Family::kDistilBert, Head::kSpans, spans, Rows::kTokens, 2},
         {Family::kGpt2, Head::kClassifier, {"score.weight [5, 8]"}, Rows::kSequences, 5}}) {
     const auto model = make_model(config_of(family, 5), head);
     SCOPED_TRACE(architecture(family, head));

@@ -282,13 +282,13 @@ ValueId GraphWriter::adapter_input(const AdapterSlots& slots, ValueId x) {
   return u;
 }
 
-GraphWriter::Normed GraphWriter::residual_norm(const std::string& name, const NormSlots& slots, uint32_t site, ValueId x,
-                                               ValueId residual, bool sum_goes_on) {
+GraphWriter::Normed GraphWriter::residual_norm(const std::string& name, const NormSlots& slots, const DropoutPlace& dropped,
+                                               ValueId x, ValueId residual, bool sum_goes_on) {
   const int64_t hidden = config().hidden_size;
   const ValueId y = tokens(name, hidden);
   const ValueId sum = sum_goes_on ? tokens(name + ".sum", hidden) : saved(name + ".sum", Rows::kTokens, hidden);
   graph_.add_node(snug::residual_norm({.hidden = hidden, .eps = float(config().layer_norm_eps),
-                                       .dropout = float(config().hidden_dropout), .site = site}),
+                                       .dropout = float(dropped.rate), .site = dropped.site}),
                   {x, residual, parameter(slots.gamma), parameter(slots.beta)},
                   {y, sum, statistics(name + ".stats", Rows::kTokens, 2)});
   return {y, sum};
@@ -349,7 +349,8 @@ ValueId GraphWriter::target_rows(ValueId x) {
 }
 
 ValueId GraphWriter::token_logits(const LinearSlots& slots, double dropout_rate, uint32_t site, ValueId x) {
-  if (model_.head() == Head::kTagger) x = dropout("dropped", dropout_rate, site, target_rows(x));
+  if (model_.head() == Head::kTagger) x = target_rows(x);
+  if (model_.head() == Head::kTagger || dropout_rate > 0) x = dropout("dropped", dropout_rate, site, x);
   return linear("logits", slots, Activation::kNone, x);
 }
 
@@ -427,11 +428,20 @@ StepGraph GraphWriter::finish(ValueId loss, ValueId result) {
   return {std::move(graph_), loss, result};
 }
 
+// PEFT's choice.
+static std::vector<std::string> default_targets(Family family) {
+  switch (family) {
+    case Family::kGpt2: return {"c_attn"};
+    case Family::kDistilBert: return {"q_lin", "v_lin"};
+    case Family::kBert:
+    case Family::kRoberta: return {"query", "value"};
+  }
+  return {};
+}
+
 std::unique_ptr<Transformer> make_transformer(const ModelConfig& config, Head head, const Tuning& asked) {
   Tuning tuning = asked;
-  if (tuning.lora.targets.empty()) {  // PEFT's choice
-    tuning.lora.targets = config.family == Family::kGpt2 ? std::vector<std::string>{"c_attn"} : std::vector<std::string>{"query", "value"};
-  }
+  if (tuning.lora.targets.empty()) tuning.lora.targets = default_targets(config.family);
   return config.family == Family::kGpt2 ? make_gpt2(config, head, tuning) : make_encoder(config, head, tuning);
 }
 

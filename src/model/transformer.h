@@ -30,6 +30,12 @@ struct NormSlots {
   int gamma = -1, beta = -1;
 };
 
+// A dropout mask: what names it, and how much it drops.
+struct DropoutPlace {
+  uint32_t site = 0;
+  double rate = 0;
+};
+
 // Where a forward pass ends.
 struct Forward {
   ValueId x = kNoValue;  // the logits; the rows that meet a language model's vocabulary; or all tokens
@@ -152,8 +158,8 @@ class GraphWriter {
     ValueId y, sum;
   };
   // sum = residual + dropout(x), y = norm(sum). Pre-norm models go on with the sum.
-  Normed residual_norm(const std::string& name, const NormSlots& slots, uint32_t site, ValueId x, ValueId residual,
-                       bool sum_goes_on);
+  Normed residual_norm(const std::string& name, const NormSlots& slots, const DropoutPlace& dropped, ValueId x,
+                       ValueId residual, bool sum_goes_on);
   ValueId layer_norm(const std::string& name, const NormSlots& slots, ValueId x);
   // Self-attention over q | k | v; with a cache in generation.
   ValueId attention(const std::string& name, uint32_t site, ValueId qkv, bool causal);
@@ -162,7 +168,7 @@ class GraphWriter {
   ValueId last_token(ValueId x);
   ValueId dropout(const std::string& name, double rate, uint32_t site, ValueId x);
   ValueId target_rows(ValueId x);
-  // What add_token_head() gives: a tagger drops out, and looks at the tokens that have a class alone.
+  // What add_token_head() gives: a tagger looks at the tokens that have a class alone.
   ValueId token_logits(const LinearSlots& slots, double dropout_rate, uint32_t site, ValueId x);
 
   // The loss will be that of ops/distillation.h.
@@ -196,7 +202,7 @@ class GraphWriter {
 };
 
 // The families.
-std::unique_ptr<Transformer> make_encoder(const ModelConfig& config, Head head, const Tuning& tuning);  // BERT, RoBERTa
+std::unique_ptr<Transformer> make_encoder(const ModelConfig& config, Head head, const Tuning& tuning);  // BERT, RoBERTa, DistilBERT
 std::unique_ptr<Transformer> make_gpt2(const ModelConfig& config, Head head, const Tuning& tuning);
 std::unique_ptr<Transformer> make_transformer(const ModelConfig& config, Head head, const Tuning& tuning);
 

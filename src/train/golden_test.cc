@@ -219,7 +219,7 @@ class HeadGolden : public GoldenSteps {
     config.labels.assign(steps_["outputs"].get<size_t>(), "");
     const Json& row = steps_["batches"][0][0];
     config.problem = row.contains("labels") ? Problem::kManyLabels : row.contains("numbers") ? Problem::kNumbers : Problem::kOneLabel;
-    config.classifier_dropout = 0;
+    config.classifier_dropout = config.answer_dropout = 0;
     config_ = config;
     loss_ = {.label_smoothing = steps_["smoothing"], .weighted = steps_["weighted"]};
     model_ = make_model(config, GetParam().head);
@@ -388,6 +388,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"roberta-tag", Head::kTagger, 57, whole(2)}, Case{"gpt2-tag", Head::kTagger, 106, {}},
                     Case{"gpt2-tag", Head::kTagger, 57, whole(2)}, Case{"bert-qa", Head::kSpans, 106, {}},
                     Case{"bert-qa", Head::kSpans, 40, {}}, Case{"bert-qa", Head::kSpans, 57, whole(3)},
+                    Case{"distilbert-tag", Head::kTagger, 106, {}}, Case{"distilbert-qa", Head::kSpans, 57, whole(2)},
                     Case{"roberta-qa", Head::kSpans, 106, {}}, Case{"roberta-qa", Head::kSpans, 57, whole(2)},
                     Case{"gpt2-qa", Head::kSpans, 106, {}}, Case{"gpt2-qa", Head::kSpans, 57, whole(2)},
                     Case{"bert-labels", Head::kClassifier, 106, {}}, Case{"bert-labels", Head::kClassifier, 57, whole(2)},
@@ -407,6 +408,10 @@ INSTANTIATE_TEST_SUITE_P(Plans, Golden,
                                          Case{"bert-mlm-tiny", Head::kMaskedLm, 106, {}, 106},
                                          Case{"bert-mlm-tiny", Head::kMaskedLm, 57, whole(3), 5},
                                          Case{"roberta-mlm-tiny", Head::kMaskedLm, 106, {}, 7},
+                                         Case{"distilbert-tiny", Head::kClassifier, 106, {}},
+                                         Case{"distilbert-tiny", Head::kClassifier, 57, whole(2)},
+                                         Case{"distilbert-mlm-tiny", Head::kMaskedLm, 106, {}, 106},
+                                         Case{"distilbert-mlm-tiny", Head::kMaskedLm, 57, whole(3), 5},
                                          Case{"gpt2-tiny", Head::kCausalLm, 106, {}, 106},
                                          Case{"gpt2-tiny", Head::kCausalLm, 40, {}, 13},
                                          Case{"gpt2-tiny", Head::kCausalLm, 106, whole(3), 32},

@@ -18,7 +18,7 @@ namespace {
 
 Family family_of(const InitOptions& o) {
   const auto family = find_family(o.model_type);
-  if (!family) fail(ErrorKind::kUsage, "--model-type is \"{}\", expected bert, roberta or gpt2", o.model_type);
+  if (!family || *family == Family::kDistilBert) fail(ErrorKind::kUsage, "--model-type is \"{}\", expected bert, roberta or gpt2", o.model_type);
   return *family;
 }
 

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/file.h"
 #include "core/progress.h"
 #include "train/session.h"
 #include "train/training_job.h"

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "model/adapter.h"
 
 namespace snug {
@@ -30,17 +31,23 @@ void check_type_ids(const Tokenizer& tokenizer, const ModelConfig& config, const
   }
 }
 
+// BERT's tokenizer gives token types, which DistilBERT's forward() in transformers does not take.
+void leave_out_token_types(const std::filesystem::path& path) {
+  Json json = parse_json(read_small_file(path), path.string());
+  json["model_input_names"] = {"input_ids", "attention_mask"};
+  write_file_atomically(path, json.dump(2) + "\n");
+}
+
 }  // namespace
 
 ModelConfig read_config(const std::filesystem::path& folder) {
-  const auto file = described_by(folder) / "config.json";
-  return parse_config(read_small_file(file), file.string());
+  return load_config(described_by(folder));
 }
 
 ModelFolder open_model_folder(const std::filesystem::path& path, std::string_view flag) {
   if (!std::filesystem::is_directory(path)) {
     throw Error(ErrorKind::kInput, fmt::format("{}: no such folder", path.string()),
-                fmt::format("{} takes a Hugging Face model folder: config.json, model.safetensors and tokenizer files", flag));
+                fmt::format("{} takes a model folder: config.json, weights (model.safetensors, pytorch_model.bin or bert_model.ckpt) and tokenizer files", flag));
   }
   ModelFolder folder;
   folder.path = path;
@@ -68,6 +75,7 @@ int32_t ModelFolder::end_of_text() const {
 
 void save_description(const std::filesystem::path& path, const ModelConfig& config, Head head, const Tokenizer& tokenizer) {
   tokenizer.save(path);
+  if (config.family == Family::kDistilBert) leave_out_token_types(path / "tokenizer_config.json");
   write_file_atomically(path / "config.json", to_json(config, head));
 }
 

@@ -210,6 +210,7 @@ ModelConfig with_dropout(const TrainOptions& options, ModelConfig config) {
   if (!options.dropout) return config;
   config.embedding_dropout = config.hidden_dropout = config.attention_dropout = *options.dropout;
   config.classifier_dropout = *options.dropout;
+  if (config.family == Family::kDistilBert) config.answer_dropout = *options.dropout;
   return config;
 }
 

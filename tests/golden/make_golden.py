@@ -14,8 +14,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from transformers import (BertConfig, BertForMaskedLM, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel,
-                          RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification)
+from transformers import (BertConfig, BertForMaskedLM, BertForSequenceClassification, DistilBertConfig, DistilBertForMaskedLM,
+                          DistilBertForSequenceClassification, GPT2Config, GPT2LMHeadModel, RobertaConfig, RobertaForMaskedLM,
+                          RobertaForSequenceClassification)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS, LABELS, VOCAB, POSITIONS = 10, 3, 97, 40
@@ -26,6 +27,8 @@ ENCODER = dict(vocab_size=VOCAB, hidden_size=36, num_hidden_layers=3, num_attent
                hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.15,
                attn_implementation="eager")
 ROBERTA = dict(ENCODER, max_position_embeddings=POSITIONS + 2, type_vocab_size=1, layer_norm_eps=1e-5)
+DISTILBERT = dict(vocab_size=VOCAB, dim=36, n_layers=3, n_heads=4, hidden_dim=68, max_position_embeddings=POSITIONS, dropout=0.0,
+                  attention_dropout=0.0, seq_classif_dropout=0.0, initializer_range=0.15, attn_implementation="eager")
 
 # name: (class, configuration, what is predicted)
 MODELS = {
@@ -34,6 +37,9 @@ MODELS = {
     "bert-mlm-tiny": (BertForMaskedLM, lambda: BertConfig(max_position_embeddings=POSITIONS, **ENCODER), "masked"),
     "roberta-tiny": (RobertaForSequenceClassification, lambda: RobertaConfig(num_labels=LABELS, **ROBERTA), "label"),
     "roberta-mlm-tiny": (RobertaForMaskedLM, lambda: RobertaConfig(**ROBERTA), "masked"),
+    "distilbert-tiny": (DistilBertForSequenceClassification,
+                        lambda: DistilBertConfig(num_labels=LABELS, **DISTILBERT), "label"),
+    "distilbert-mlm-tiny": (DistilBertForMaskedLM, lambda: DistilBertConfig(activation="relu", **DISTILBERT), "masked"),
     "gpt2-tiny": (GPT2LMHeadModel,
                   lambda: GPT2Config(vocab_size=VOCAB, n_embd=36, n_layer=3, n_head=4, n_inner=68, n_positions=256,
                                      embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0, initializer_range=0.15,
@@ -75,7 +81,7 @@ def make_row(n, kind, types):
 
 def logits_of(model, row, kind):
     inputs = dict(input_ids=torch.tensor([row["ids"]]))
-    if kind != "next":
+    if kind != "next" and model.config.model_type != "distilbert":
         inputs["token_type_ids"] = torch.tensor([row["type_ids"]])
     logits = model(**inputs).logits
     return logits if kind == "label" else logits[0][row["target_rows"]]

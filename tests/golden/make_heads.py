@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from make_golden import HERE, LENGTHS, STEPS, make_row, train
 from safetensors import safe_open
 from transformers import (BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification,
+                          DistilBertForQuestionAnswering, DistilBertForTokenClassification,
                           GPT2ForQuestionAnswering, GPT2ForSequenceClassification, GPT2ForTokenClassification,
                           RobertaForQuestionAnswering, RobertaForSequenceClassification, RobertaForTokenClassification)
 from transformers.trainer_pt_utils import LabelSmoother
@@ -34,9 +35,11 @@ PROBLEMS = dict(label="single_label_classification", labels="multi_label_classif
 CASES = {
     "bert-tag": Case(BertForTokenClassification, "bert-tiny", "tags", 5),
     "roberta-tag": Case(RobertaForTokenClassification, "roberta-tiny", "tags", 4, smoothing=0.1),
+    "distilbert-tag": Case(DistilBertForTokenClassification, "distilbert-tiny", "tags", 5),
     "gpt2-tag": Case(GPT2ForTokenClassification, "gpt2-tiny", "tags", 3),
     "bert-qa": Case(BertForQuestionAnswering, "bert-tiny", "span", 2),
     "roberta-qa": Case(RobertaForQuestionAnswering, "roberta-tiny", "span", 2),
+    "distilbert-qa": Case(DistilBertForQuestionAnswering, "distilbert-tiny", "span", 2),
     "gpt2-qa": Case(GPT2ForQuestionAnswering, "gpt2-tiny", "span", 2),
     "bert-labels": Case(BertForSequenceClassification, "bert-tiny", "labels", 5),
     "roberta-labels": Case(RobertaForSequenceClassification, "roberta-tiny", "labels", 33),  # two words
@@ -86,7 +89,7 @@ def make_case_row(n, case, types):
 
 def inputs_of(row, case):
     inputs = dict(input_ids=torch.tensor([row["ids"]]))
-    if case.base != "gpt2-tiny":
+    if case.base not in ("gpt2-tiny", "distilbert-tiny"):
         inputs["token_type_ids"] = torch.tensor([row["type_ids"]])
     return inputs
 
