@@ -171,6 +171,15 @@ class BadInput(SnugTest):
                     {"metadata": {"total_size": 4}, "weight_map": {"bert.pooler.dense.bias": file}}))
                 os.remove(os.path.join(model, "model.safetensors"))
                 self.assert_refused(self.train(model=model), file)
+        model = self.broken_model("model.safetensors.index.json", "{}")
+        shard = os.path.join(model, "model-1.safetensors")
+        os.rename(os.path.join(model, "model.safetensors"), shard)
+        with open(shard, "rb") as f:
+            header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        header.pop("__metadata__", None)
+        with open(os.path.join(model, "model.safetensors.index.json"), "w") as f:
+            json.dump({"metadata": {"total_size": 4}, "weight_map": {name: "model-1.safetensors" for name in header}}, f)
+        self.assert_refused(self.train(model=model), "total_size is 4, but the listed tensors take")
 
     def test_configurations(self):
         for name, (changes, words) in CONFIGS.items():
