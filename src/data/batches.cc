@@ -9,7 +9,8 @@
 #include <thread>
 
 #include "core/error.h"
-#include "data/permutation.h"
+#include "core/philox.h"
+#include "data/epoch_order.h"
 
 namespace snug {
 namespace {
@@ -21,9 +22,10 @@ struct StepLimits {
 
 StepLimits step_limits(const Dataset& data, const BatchOptions& options) {
   StepLimits limits;
-  limits.examples = std::min(options.batch_size, data.rows());
+  limits.examples = std::min(options.batch_size, data.epoch_examples());
   limits.sequences = limits.examples * data.most_sequences();
-  limits.tokens = std::min<uint64_t>(limits.examples * data.longest(), data.tokens());
+  limits.tokens = limits.examples * data.longest();
+  if (data.shares().empty()) limits.tokens = std::min<uint64_t>(limits.tokens, data.tokens());  // no row comes twice in a step
   if (options.token_task == TokenTask::kNextWord || options.token_task == TokenTask::kTag) limits.targets = limits.tokens;
   if (options.token_task == TokenTask::kMaskedWord) {
     limits.targets = limits.examples * Masker::most_chosen(data.longest(), options.masks->share);
@@ -69,7 +71,7 @@ class StepMaker {
       : data_(data),
         options_(options),
         label_words_(step_limits(data, options).label_words),
-        steps_per_epoch_(steps_per_epoch(data.rows(), options.batch_size)),
+        steps_per_epoch_(steps_per_epoch(data.epoch_examples(), options.batch_size)),
         packer_(step_limits(data, options).examples),
         lengths_(step_limits(data, options).examples),
         rows_(lengths_.size()) {
@@ -90,7 +92,7 @@ class StepMaker {
   void make(uint64_t number, StepBuffers& out) {
     const uint64_t epoch = number / steps_per_epoch_;
     const uint64_t first = number % steps_per_epoch_ * options_.batch_size;
-    const size_t count = std::min(options_.batch_size, data_.rows() - first);
+    const size_t count = std::min(options_.batch_size, data_.epoch_examples() - first);
     look_up(epoch, first, count);
     const size_t bins = packer_.pack({lengths_.data(), count}, options_.capacity_tokens);
     out.step.step = number;
@@ -99,9 +101,11 @@ class StepMaker {
     weight_ = 0;
     for (size_t bin = 0; bin < bins; ++bin) {
       const auto members = packer_.order().subspan(at.example, packer_.bin_sizes()[bin]);
-      out.micro_batches[bin] = fill(members, epoch * data_.rows() + first, at, out);
+      out.micro_batches[bin] = fill(members, epoch * data_.epoch_examples() + first, at, out);
       at.example += members.size();
     }
+    out.step.rows_checksum = 0;
+    for (size_t i = 0; i < count; ++i) out.step.rows_checksum += mix64(rows_[i]);
     out.step.examples = at.example;
     out.step.tokens = at.token;
     out.step.targets = options_.token_task == TokenTask::kNone ? at.example : at.target;
@@ -116,7 +120,7 @@ class StepMaker {
   };
 
   void look_up(uint64_t epoch, uint64_t first, size_t count) {
-    const Permutation order(data_.rows(), options_.seed, epoch);
+    const EpochOrder order(data_, options_.seed, epoch);
     for (size_t i = 0; i < count; ++i) {
       rows_[i] = options_.shuffle ? order(first + i) : first + i;
       lengths_[i] = data_.length(rows_[i]);

@@ -51,6 +51,7 @@ struct StepBatch {
   uint64_t examples = 0, tokens = 0;
   uint64_t targets = 0;  // what the loss is the mean of: tokens to be predicted, or else examples
   double weight = 0;     // of all targets: their number where classes have no weights
+  uint64_t rows_checksum = 0;  // the sum of mix64(row): over an epoch, the same whatever the order
   std::span<const MicroBatch> micro_batches;
 };
 

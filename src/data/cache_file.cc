@@ -112,7 +112,7 @@ int open_nameless(const std::filesystem::path& beside) {
 
 uint32_t record_hash(const RecordContents& contents) {
   const uint64_t head = uint64_t(contents.labels.size() << 1 | contents.continues) << 32 | contents.split;
-  uint64_t hash = mix64(head);
+  uint64_t hash = mix64(mix64(head) ^ contents.row);
   for (const std::span<const int32_t> part : {contents.labels, contents.ids, contents.tags}) {
     if (!part.empty()) hash = XXH3_64bits_withSeed(part.data(), part.size_bytes(), hash);
   }
@@ -122,7 +122,8 @@ uint32_t record_hash(const RecordContents& contents) {
 void append_record(const RecordContents& contents, uint32_t id_bytes, std::vector<char>& out) {
   SNUG_CHECK(contents.tags.empty() || contents.tags.size() == contents.ids.size());
   const RecordHead head{record_hash(contents),
-                        uint32_t(contents.labels.size()) | (contents.continues ? RecordHead::kContinues : 0), contents.split};
+                        uint32_t(contents.labels.size()) | (contents.continues ? RecordHead::kContinues : 0), contents.split,
+                        contents.row};
   const size_t begin = out.size();
   out.resize(begin + sizeof head + contents.labels.size_bytes() + contents.ids.size() * id_bytes +
              contents.tags.size() * sizeof(uint16_t));

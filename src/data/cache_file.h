@@ -15,7 +15,7 @@
 
 namespace snug {
 
-inline constexpr uint32_t kCacheVersion = 3;
+inline constexpr uint32_t kCacheVersion = 4;
 
 // Written as it lies in memory, little-endian.
 struct CacheHeader {
@@ -28,6 +28,8 @@ struct CacheHeader {
   uint64_t source_hash = 0;
   uint64_t fingerprint = 0;
   uint64_t rows = 0, tokens = 0, long_rows = 0;
+  uint64_t source_rows = 0;   // fewer than rows where texts were cut into windows
+  uint64_t skipped_rows = 0;  // of the source, because they were wrong
   uint32_t longest = 0, vocab = 0;
   uint32_t most_sequences = 1;  // of a row
   int32_t separator = -1;       // behind which a row is cut into sequences; -1: rows are whole
@@ -38,23 +40,24 @@ struct CacheHeader {
   uint64_t tail_hash = 0;    // XXH3 of [index_begin, file_bytes)
   uint64_t header_hash = 0;  // XXH3 of everything above
 };
-static_assert(sizeof(CacheHeader) == 144);
+static_assert(sizeof(CacheHeader) == 160);
 
 // In front of every record's labels (i32), ids and tags (u16, as many as ids, where rows have tags).
 struct RecordHead {
   uint32_t hash = 0;    // record_hash()
   uint32_t labels = 0;  // how many; the highest bit: the next record is of the same row of the source
   uint32_t split = 0;   // ids before this one belong to the first text, the others to the second
+  uint32_t row = 0;     // which row of the source, from 0, those that were left out counted; modulo 2^32
 
   static constexpr uint32_t kContinues = 1u << 31;
   bool continues() const { return (labels & kContinues) != 0; }
   uint32_t label_count() const { return labels & ~kContinues; }
 };
-static_assert(sizeof(RecordHead) == 12);
+static_assert(sizeof(RecordHead) == 16);
 inline constexpr uint16_t kNoTag = 0xffff;
 
 struct RecordContents {
-  uint32_t split = 0;
+  uint32_t split = 0, row = 0;
   bool continues = false;
   std::span<const int32_t> labels;  // classes by first appearance
   std::span<const int32_t> ids;

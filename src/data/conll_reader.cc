@@ -42,9 +42,11 @@ class ConllReader final : public RowReader {
   }
 
   bool next(Row& row) override {
+    while (inside_ && is_inside(read_line())) {  // the rest of a sentence that was wrong
+    }
     sentence_.clear();
     uint64_t first_line = 0;
-    for (;;) {
+    for (inside_ = true;;) {
       const Line line = pending_ ? Line::kWord : read_line();
       pending_ = false;
       if (line == Line::kWord) {
@@ -53,18 +55,22 @@ class ConllReader final : public RowReader {
       } else if (line != Line::kComment && !sentence_.empty()) {
         break;
       } else if (line == Line::kEnd) {
+        inside_ = false;
         return false;
       }
     }
+    inside_ = false;
     row = Row{.line = first_line};
     sentence_.finish(row);
     return true;
   }
+  uint64_t passed() const override { return window_.line(); }
   uint64_t bytes_read() const override { return window_.stored_bytes(); }
   const Columns& columns() const override { return map_.names; }
 
  private:
   enum class Line { kWord, kBreak, kComment, kEnd };
+  static bool is_inside(Line line) { return line == Line::kWord || line == Line::kComment; }
 
   char find_separator();
   void resolve(const RowReaderOptions& options);
@@ -86,6 +92,7 @@ class ConllReader final : public RowReader {
   WordRow sentence_;
   uint64_t line_number_ = 0, decided_at_ = 0;
   bool pending_ = false;  // the first word, read for its columns
+  bool inside_ = false;   // a sentence has begun and not ended
 };
 
 // Looks ahead without leaving anything: what is a comment depends on the answer.

@@ -46,6 +46,7 @@ class CsvReader final : public RowReader {
     if (map_.label) row.label = value(fields_[*map_.label]);
     return true;
   }
+  uint64_t passed() const override { return window_.line(); }
   uint64_t bytes_read() const override { return window_.stored_bytes(); }
   const Columns& columns() const override { return map_.names; }
 
@@ -63,6 +64,7 @@ class CsvReader final : public RowReader {
   size_t find_quoted_end(size_t at);
   bool has_byte(size_t at);
   void finish_record(size_t size, size_t break_size);
+  void pass_line(size_t at);  // what is wrong there ends with its line: whoever goes on does so behind it
   std::string_view value(const Field& field);
   [[noreturn]] void refuse_unclosed(size_t quote);
   [[noreturn]] void refuse_column_count() const;
@@ -159,19 +161,27 @@ size_t CsvReader::find_quoted_end(size_t quote) {
                       (terminator_ == '\n' && window_.data()[at] == '\r' &&
                        (!has_byte(at + 1) || window_.data()[at + 1] == '\n'));
     if (ends) return at;
+    const uint64_t line = window_.line() + breaks_before(at);
+    pass_line(at);
     fail(ErrorKind::kInput,
          "{}: line {}: text after the closing quote of column {}; expected a comma "
          "or the end of the line (a quote inside quotes is written twice)",
-         window_.file(), window_.line() + breaks_before(at), fields_.size());
+         window_.file(), line, fields_.size());
   }
 }
 
 void CsvReader::refuse_unclosed(size_t quote) {
-  fail(ErrorKind::kInput, "{}: unclosed quote opened at line {}{}", window_.file(),
-       window_.line() + breaks_before(quote),
-       window_.size() < window_.max_record_bytes()
-           ? std::string()
-           : fmt::format(" (no end after {} bytes)", window_.max_record_bytes()));
+  const uint64_t line = window_.line() + breaks_before(quote);
+  const bool at_end = window_.size() < window_.max_record_bytes();
+  pass_line(quote);
+  fail(ErrorKind::kInput, "{}: unclosed quote opened at line {}{}", window_.file(), line,
+       at_end ? std::string() : fmt::format(" (no end after {} bytes)", window_.max_record_bytes()));
+}
+
+void CsvReader::pass_line(size_t at) {
+  const void* found = std::memchr(window_.data() + at, terminator_, window_.size() - at);
+  const size_t end = found ? size_t(static_cast<const char*>(found) - window_.data()) + 1 : window_.size();
+  window_.consume(end, breaks_before(end) + !found);
 }
 
 void CsvReader::finish_record(size_t size, size_t break_size) {
@@ -182,9 +192,9 @@ void CsvReader::finish_record(size_t size, size_t break_size) {
     fail(ErrorKind::kInput, "{}: line {}: record not finished after {} bytes, the most it may have",
          window_.file(), record_line_, window_.max_record_bytes());
   }
-  check_utf8({record_, size}, terminator_, record_line_, window_.file());
   const uint64_t inside = any_quoted_ ? breaks_before(size) : 0;
   window_.consume(std::min(size + break_size, window_.size()), inside + 1);
+  check_utf8({record_, size}, terminator_, record_line_, window_.file());
 }
 
 std::string_view CsvReader::value(const Field& field) {

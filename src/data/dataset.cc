@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_map>
 
 #include "core/error.h"
 #include "data/cache_file.h"
@@ -33,7 +34,7 @@ CacheKey cache_key(const std::filesystem::path& file, const Tokenizer& tokenizer
   text.add(kCacheVersion).add(tokenizer.fingerprint()).add(options.encoding.max_length);
   text.add(uint64_t(options.encoding.labelling)).add(uint64_t(options.encoding.long_texts)).add(options.encoding.stride);
   text.add(uint64_t(options.label_separator));
-  text.add(uint64_t(options.labels)).add(options.has_header);
+  text.add(uint64_t(options.labels)).add(options.has_header).add(options.skip_bad_rows);
   text.add(options.columns.text).add(options.columns.text_pair).add(options.columns.label);
   text.add(options.known_labels != nullptr);
   if (options.known_labels != nullptr) {
@@ -77,24 +78,34 @@ std::optional<OpenCache> open_fresh(const std::filesystem::path& file, const Cac
 
 }  // namespace
 
-struct Dataset::Impl {
-  std::filesystem::path source;
+// One file, its cache and what its labels are called in the set of all files.
+struct Dataset::Source {
+  std::filesystem::path file, skipped_list;
   OpenCache cache;
+  uint64_t first_row = 0;          // in all files
+  std::vector<int32_t> final_ids{};  // [label by first appearance in this file]
 
   const CacheHeader& header() const { return cache.header; }
+  Labelling labelling() const { return Labelling(header().labelling); }
 
   [[noreturn]] void refuse(uint64_t row) const {
     fail(ErrorKind::kStorage, "{}: row {} is damaged; delete this file, it will be built again",
          cache.file.path().string(), row);
   }
 
-  Labelling labelling() const { return Labelling(header().labelling); }
-
   struct Place {
     uint64_t begin = 0, end = 0;
     uint32_t labels = 0;  // how many
     uint32_t length = 0;  // ids
   };
+  RecordHead head(uint64_t row) const {
+    uint64_t begin = 0;
+    cache.file.read_exactly(header().index_begin + 8 * row, &begin, sizeof begin);
+    if (begin < sizeof(CacheHeader) || begin + sizeof(RecordHead) > header().index_begin) refuse(row);
+    RecordHead head;
+    cache.file.read_exactly(begin, &head, sizeof head);
+    return head;
+  }
   Place place(uint64_t row) const {
     SNUG_CHECK(row < header().rows);
     uint64_t bounds[2];
@@ -113,33 +124,76 @@ struct Dataset::Impl {
     const uint64_t token_bytes = header().id_bytes + (labelling() == Labelling::kTags ? sizeof(uint16_t) : 0);
     if (label_bytes > size || (size - label_bytes) % token_bytes != 0) refuse(row);
     const uint64_t length = (size - label_bytes) / token_bytes;
-    if (length > header().longest || labels > cache.labels.final_ids.size() + 2) refuse(row);
+    if (length > header().longest || labels > final_ids.size() + 2) refuse(row);
     return {begin, end, labels, uint32_t(length)};
   }
 
-  uint32_t label_words() const {
-    if (labelling() == Labelling::kClasses) return std::max<uint32_t>(1, uint32_t((cache.labels.labels.names.size() + 31) / 32));
-    return labelling() == Labelling::kAnswer ? 2 : 1;
+  void read(uint64_t row, Example& out, uint32_t label_words) const;
+};
+
+struct Dataset::Files {
+  std::vector<Source> sources;
+  LabelSet labels;
+  std::vector<uint64_t> label_counts;
+  uint64_t rows = 0, tokens = 0, long_rows = 0, skipped_rows = 0;
+  uint32_t longest = 0, most_sequences = 1, label_words = 1;
+  bool windows = false;  // some text is several rows
+
+  explicit Files(std::vector<Source> opened) : sources(std::move(opened)) {
+    for (Source& source : sources) {
+      const CacheHeader& header = source.header();
+      source.first_row = rows;
+      rows += header.rows;
+      tokens += header.tokens;
+      long_rows += header.long_rows;
+      skipped_rows += header.skipped_rows;
+      longest = std::max(longest, header.longest);
+      most_sequences = std::max(most_sequences, header.most_sequences);
+      windows = windows || header.rows != header.source_rows;
+    }
+  }
+
+  const CacheHeader& header() const { return sources[0].header(); }
+  Labelling labelling() const { return sources[0].labelling(); }
+
+  // `given`: all files have the same set, in an order of its own.
+  void merge_labels(bool given) {
+    std::vector<FileLabels> of_files;
+    for (const Source& source : sources) of_files.push_back({source.file.string(), &source.cache.labels.labels});
+    labels = given || sources.size() == 1 ? sources[0].cache.labels.labels : merged_labels(of_files);
+    label_counts.resize(labels.names.size());
+    std::unordered_map<std::string_view, int32_t> ids;
+    for (size_t i = 0; i < labels.names.size(); ++i) ids.emplace(labels.names[i], int32_t(i));
+    for (Source& source : sources) {
+      const LabelCollector::Result& own = source.cache.labels;
+      for (const int32_t id : own.final_ids) source.final_ids.push_back(ids.at(own.labels.names[size_t(id)]));
+      for (size_t i = 0; i < own.counts.size(); ++i) label_counts[size_t(ids.at(own.labels.names[i]))] += own.counts[i];
+    }
+    if (labelling() == Labelling::kClasses) label_words = std::max<uint32_t>(1, uint32_t((labels.names.size() + 31) / 32));
+    if (labelling() == Labelling::kAnswer) label_words = 2;
+  }
+
+  const Source& source_of(uint64_t row) const {
+    const auto after = std::ranges::upper_bound(sources, row, {}, &Source::first_row);
+    return *(after - 1);
   }
 };
 
-Dataset::Dataset(std::shared_ptr<const Impl> impl, uint64_t first, uint64_t rows)
-    : impl_(std::move(impl)), first_(first), rows_(rows) {}
-Dataset::Dataset(Dataset&&) noexcept = default;
-Dataset::~Dataset() = default;
+namespace {
 
-Dataset Dataset::open(const std::filesystem::path& file, const Tokenizer& tokenizer,
-                      const DatasetOptions& options) {
-  if (file == "-") {
-    fail(ErrorKind::kInput, "standard input can be read only once; save it to a file first");
+void check_labels(const DatasetOptions& options, const LabelSet& labels, size_t files, const std::filesystem::path& first) {
+  if (options.documents || options.known_labels != nullptr || options.labels != LabelNeed::kRequired) return;
+  const std::string name = files == 1 ? first.string() : fmt::format("{} and {} more", first.string(), files - 1);
+  if (options.encoding.labelling == Labelling::kClass) check_classes(labels, name);
+  if (options.encoding.labelling == Labelling::kClasses && labels.names.size() > kMostClasses) {
+    fail(ErrorKind::kInput, "{}: {} different labels, expected at most {}", name, labels.names.size(), kMostClasses);
   }
-  SNUG_CHECK(options.encoding.max_length > 0);
-  const CacheKey key = cache_key(file, tokenizer, options);
+}
+
+OpenCache open_or_build(const std::filesystem::path& file, const Tokenizer& tokenizer, const DatasetOptions& options,
+                        const CacheKey& key) {
   for (const bool may_build : {true, false}) {
-    if (std::optional<OpenCache> cache = open_fresh(file, key)) {
-      const uint64_t rows = cache->header.rows;
-      return Dataset(std::make_shared<const Impl>(Impl{file, std::move(*cache)}), 0, rows);
-    }
+    if (std::optional<OpenCache> cache = open_fresh(file, key)) return std::move(*cache);
     if (may_build) build_cache(file, tokenizer, options, key);
   }
   fail(ErrorKind::kStorage,
@@ -148,24 +202,117 @@ Dataset Dataset::open(const std::filesystem::path& file, const Tokenizer& tokeni
        key.cache.string(), file.string());
 }
 
-uint64_t Dataset::rows() const { return rows_; }
-uint64_t Dataset::tokens() const { return std::min(impl_->header().tokens, rows_ * longest()); }
-uint32_t Dataset::most_sequences() const { return impl_->header().most_sequences; }
-int32_t Dataset::separator() const { return impl_->header().separator; }
-Dataset Dataset::part(uint64_t first, uint64_t count) const {
-  SNUG_CHECK(count > 0 && first + count <= rows_);
-  return Dataset(impl_, first_ + first, count);
+}  // namespace
+
+Dataset::Dataset(std::shared_ptr<const Files> files, std::vector<Range> ranges)
+    : files_(std::move(files)), ranges_(std::move(ranges)) {}
+Dataset::Dataset(Dataset&&) noexcept = default;
+Dataset::~Dataset() = default;
+
+Dataset Dataset::open(const std::filesystem::path& file, const Tokenizer& tokenizer, const DatasetOptions& options) {
+  return open(std::vector{file}, tokenizer, options);
 }
-uint64_t Dataset::long_rows() const { return impl_->header().long_rows; }
-uint32_t Dataset::longest() const { return impl_->header().longest; }
-const LabelSet& Dataset::labels() const { return impl_->cache.labels.labels; }
-const std::vector<uint64_t>& Dataset::label_counts() const { return impl_->cache.labels.counts; }
-Labelling Dataset::labelling() const { return impl_->labelling(); }
-uint32_t Dataset::label_words() const { return impl_->label_words(); }
-uint64_t Dataset::fingerprint() const { return impl_->header().fingerprint; }
-uint64_t Dataset::source_hash() const { return impl_->header().source_hash; }
-const std::filesystem::path& Dataset::source() const { return impl_->source; }
-uint32_t Dataset::length(uint64_t row) const { return impl_->place(first_ + row).length; }
+
+Dataset Dataset::open(const std::vector<std::filesystem::path>& files, const Tokenizer& tokenizer,
+                      const DatasetOptions& options) {
+  SNUG_CHECK(!files.empty() && options.encoding.max_length > 0);
+  std::vector<Source> sources;
+  for (const std::filesystem::path& file : files) {
+    if (file == "-") {
+      fail(ErrorKind::kInput, "standard input can be read only once; save it to a file first");
+    }
+    const CacheKey key = cache_key(file, tokenizer, options);
+    sources.push_back({file, key.skipped_list(), open_or_build(file, tokenizer, options, key)});
+  }
+  const auto opened = std::make_shared<Files>(std::move(sources));
+  opened->merge_labels(options.known_labels != nullptr);
+  check_labels(options, opened->labels, files.size(), files[0]);
+  return Dataset(opened, {{0, opened->rows, 0}});
+}
+
+uint64_t Dataset::rows() const { return ranges_.empty() ? 0 : ranges_.back().before + ranges_.back().count; }
+uint64_t Dataset::tokens() const { return std::min(files_->tokens, rows() * longest()); }
+uint32_t Dataset::most_sequences() const { return files_->most_sequences; }
+int32_t Dataset::separator() const { return files_->header().separator; }
+uint64_t Dataset::long_rows() const { return files_->long_rows; }
+uint32_t Dataset::longest() const { return files_->longest; }
+const LabelSet& Dataset::labels() const { return files_->labels; }
+const std::vector<uint64_t>& Dataset::label_counts() const { return files_->label_counts; }
+Labelling Dataset::labelling() const { return files_->labelling(); }
+uint32_t Dataset::label_words() const { return files_->label_words; }
+const std::filesystem::path& Dataset::source() const { return files_->sources[0].file; }
+uint64_t Dataset::skipped_rows() const { return files_->skipped_rows; }
+std::span<const EpochShare> Dataset::shares() const { return shares_; }
+
+uint64_t Dataset::epoch_examples() const {
+  uint64_t draws = 0;
+  for (const EpochShare& share : shares_) draws += share.draws;
+  return shares_.empty() ? rows() : draws;
+}
+
+std::vector<std::filesystem::path> Dataset::sources() const {
+  std::vector<std::filesystem::path> files;
+  for (const Source& source : files_->sources) files.push_back(source.file);
+  return files;
+}
+
+std::vector<std::filesystem::path> Dataset::skipped_lists() const {
+  std::vector<std::filesystem::path> lists;
+  for (const Source& source : files_->sources) {
+    if (source.header().skipped_rows > 0) lists.push_back(source.skipped_list);
+  }
+  return lists;
+}
+
+uint64_t Dataset::source_hash() const {
+  std::vector<uint64_t> hashes;
+  for (const Source& source : files_->sources) hashes.push_back(source.header().source_hash);
+  return hashes.size() == 1 ? hashes[0] : XXH3_64bits(hashes.data(), hashes.size() * sizeof hashes[0]);
+}
+
+uint64_t Dataset::fingerprint() const {
+  std::vector<uint64_t> parts;
+  for (const Source& source : files_->sources) parts.push_back(source.header().fingerprint);
+  for (const Range& range : ranges_) parts.insert(parts.end(), {range.first, range.count});
+  for (const EpochShare& share : shares_) parts.insert(parts.end(), {share.first, share.rows, share.draws});
+  return XXH3_64bits(parts.data(), parts.size() * sizeof parts[0]);
+}
+
+uint64_t Dataset::place_of(uint64_t row) const {
+  const auto after = std::ranges::upper_bound(ranges_, row, {}, &Range::before);
+  SNUG_CHECK(after != ranges_.begin());
+  const Range& range = *(after - 1);
+  SNUG_CHECK(row - range.before < range.count);
+  return range.first + (row - range.before);
+}
+
+bool Dataset::has_windows() const { return files_->windows; }
+
+uint64_t Dataset::rows_before_file(size_t file) const {
+  const uint64_t place = file < files_->sources.size() ? files_->sources[file].first_row : files_->rows;
+  uint64_t count = 0;
+  for (const Range& range : ranges_) count += std::clamp(place, range.first, range.first + range.count) - range.first;
+  return count;
+}
+
+uint32_t Dataset::length(uint64_t row) const {
+  const uint64_t place = place_of(row);
+  const Source& source = files_->source_of(place);
+  return source.place(place - source.first_row).length;
+}
+
+void Dataset::read(uint64_t row, Example& out) const {
+  const uint64_t place = place_of(row);
+  const Source& source = files_->source_of(place);
+  source.read(place - source.first_row, out, files_->label_words);
+}
+
+Dataset::Origin Dataset::origin(uint64_t row) const {
+  const uint64_t place = place_of(row);
+  const Source& source = files_->source_of(place);
+  const RecordHead head = source.head(place - source.first_row);
+  return {size_t(&source - files_->sources.data()), head.row, head.continues()};
+}
 
 namespace {
 
@@ -242,11 +389,10 @@ bool finish_labels(Example& example, Labelling labelling, std::span<const int32_
 
 }  // namespace
 
-void Dataset::read(uint64_t row_of_part, Example& out) const {
-  const uint64_t row = first_ + row_of_part;
-  const CacheHeader& header = impl_->header();
-  const Impl::Place place = impl_->place(row);
-  RecordBytes bytes(impl_->cache.file, place.begin, place.end);
+void Dataset::Source::read(uint64_t row, Example& out, uint32_t label_words) const {
+  const CacheHeader& header = cache.header;
+  const Place place = this->place(row);
+  RecordBytes bytes(cache.file, place.begin, place.end);
   RecordHead head;
   bytes.take(&head, sizeof head);
   out.labels.resize(place.labels);
@@ -266,9 +412,8 @@ void Dataset::read(uint64_t row_of_part, Example& out) const {
   bool sound = read_numbers(out.ids, header.id_bytes, [&](const char* from, std::span<int32_t> to) {
     return header.id_bytes == 2 ? widen<uint16_t>(from, to, header.vocab) : widen<uint32_t>(from, to, header.vocab);
   });
-  const auto& final_ids = impl_->cache.labels.final_ids;
   out.tags.clear();
-  if (impl_->labelling() == Labelling::kTags) {
+  if (labelling() == Labelling::kTags) {
     sound &= read_numbers(out.tags, sizeof(uint16_t), [&](const char* from, std::span<int32_t> to) {
       widen<uint16_t>(from, to, 0);
       for (int32_t& tag : to) tag = tag == kNoTag ? -1 : tag;
@@ -277,9 +422,9 @@ void Dataset::read(uint64_t row_of_part, Example& out) const {
   }
   out.continues = head.continues();
   const RecordContents contents{
-      .split = head.split, .continues = out.continues, .labels = out.labels, .ids = out.ids, .tags = out.tags};
+      .split = head.split, .row = head.row, .continues = out.continues, .labels = out.labels, .ids = out.ids, .tags = out.tags};
   sound &= head.hash == record_hash(contents) && head.label_count() == place.labels && head.split <= place.length;
-  if (!sound || !finish_labels(out, impl_->labelling(), final_ids, impl_->label_words())) impl_->refuse(row);
+  if (!sound || !finish_labels(out, labelling(), final_ids, label_words)) refuse(row);
   for (int32_t& tag : out.tags) tag = tag < 0 ? -1 : final_ids[size_t(tag)];
   out.type_ids.assign(place.length, 1);
   std::fill(out.type_ids.begin(), out.type_ids.begin() + head.split, 0);

@@ -1,13 +1,15 @@
-// A data file as token ids on disk. The first use reads and tokenizes the file once, with progress,
+// Data files as token ids on disk. The first use reads and tokenizes a file once, with progress,
 // into a cache file; after that any row is two small preads, so shuffled epochs need neither the
 // text nor an index in memory. The cache is named by everything that decides its contents except
 // the source's contents, whose size, time and hash it carries: it is rebuilt when those change.
+// Several files are one dataset over several caches: adding a file leaves the others' alone.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "data/example_encoder.h"
@@ -40,6 +42,7 @@ struct DatasetOptions {
   int threads =
       1;  // tokenizing threads while the cache is built; the caller's own reads and writes
   bool has_header = true;
+  bool skip_bad_rows = false;  // leave wrong rows out instead of failing; see skipped_rows()
   std::optional<DocumentOptions> documents{};  // labels and second texts are then ignored
 };
 
@@ -50,11 +53,24 @@ struct Example {
   bool continues = false;       // the next row is another window of the same text
 };
 
+// Files that are drawn from in a stated share, however many rows they have.
+struct MixturePart {
+  size_t files = 1;   // of the dataset's, after those of the parts before
+  double weight = 1;  // only the ratio to the others matters
+};
+
+// Rows [first, first + rows) of a dataset, of which an epoch draws this many examples.
+struct EpochShare {
+  uint64_t first = 0, rows = 0, draws = 0;
+};
+
 class Dataset {
  public:
-  // Opens the cache for (file, tokenizer, options), building it first where it is missing, stale or
-  // damaged. Problems with the file are kInput, with the cache kStorage. Once open, neither a
-  // change of the source nor a removal of the cache matters.
+  // Opens the caches for (files, tokenizer, options), building them first where they are missing, stale or
+  // damaged. Problems with a file are kInput, with a cache kStorage. Once open, neither a
+  // change of the sources nor a removal of the caches matters.
+  static Dataset open(const std::vector<std::filesystem::path>& files, const Tokenizer& tokenizer,
+                      const DatasetOptions& options);
   static Dataset open(const std::filesystem::path& file, const Tokenizer& tokenizer,
                       const DatasetOptions& options);
   Dataset(Dataset&&) noexcept;
@@ -62,26 +78,51 @@ class Dataset {
 
   uint64_t rows() const;    // at least 1; windows count
   uint64_t tokens() const;  // over all rows, after truncation
-  uint64_t long_rows() const;  // of the source: shortened, or cut into windows
+  uint64_t long_rows() const;  // of the sources: shortened, or cut into windows
   uint32_t longest() const;  // tokens of the longest row, after truncation
   // A row of joined documents is as many sequences as it holds documents, or parts of them: it is
   // cut behind each separator.
   uint32_t most_sequences() const;  // of any row
   int32_t separator() const;        // -1: rows are not cut
-  // The rows [first, first + count), sharing the file. tokens() is then an upper bound.
+
+  // Parts share the files. What they say of tokens() is an upper bound, of longest(), labels and label_counts() that of the
+  // whole.
   Dataset part(uint64_t first, uint64_t count) const;
+  Dataset first_texts(uint64_t most) const;  // windows of a text stay together
+  // A share of the texts, spread evenly over the files, where exactly is up to the seed; and the others.
+  struct Split;
+  Split split(double percentage, uint64_t seed) const;
+  // An epoch draws from its parts by their weights: as many examples in all as there are rows, or `most` where that is
+  // less; of each part the first rows alone, where they are enough.
+  Dataset mixed(std::span<const MixturePart> parts, uint64_t most) const;
+
+  // What an epoch goes through; without mixing, all rows once.
+  uint64_t epoch_examples() const;
+  std::span<const EpochShare> shares() const;  // empty: without mixing
+
   const LabelSet& labels() const;
-  const std::vector<uint64_t>& label_counts() const;  // of the whole file
+  const std::vector<uint64_t>& label_counts() const;
   Labelling labelling() const;
   uint32_t label_words() const;  // of an example
-  uint64_t fingerprint() const;  // of the contents: the file's hash, tokenizer and options
-  uint64_t source_hash() const;  // of the file alone
-  const std::filesystem::path& source() const;
+  uint64_t fingerprint() const;  // of the contents: the files' hashes, tokenizer, options and what was chosen of them
+  uint64_t source_hash() const;  // of the files alone
+  const std::filesystem::path& source() const;  // the first of
+  std::vector<std::filesystem::path> sources() const;
+
+  uint64_t skipped_rows() const;                             // of the sources, because they were wrong
+  std::vector<std::filesystem::path> skipped_lists() const;  // JSON lines; they may be gone
 
   // Thread-safe. Replaces the contents of `out`, keeping its capacity: with vectors that have room
   // for longest() ids it allocates nothing. A row may have no tokens where labels are not required.
   void read(uint64_t row, Example& out) const;
   uint32_t length(uint64_t row) const;
+  // Where a row comes from: a place in sources(), and the row's number there, from 0, wrong rows counted, modulo 2^32.
+  struct Origin {
+    size_t source = 0;
+    uint32_t number = 0;
+    bool continues = false;  // as in Example
+  };
+  Origin origin(uint64_t row) const;
 
   // Bytes of memory that opening a dataset keeps (label names come on top), and the most that
   // building a cache takes at any time beyond that, while records stay under 64 KiB. Longer ones
@@ -90,10 +131,27 @@ class Dataset {
   static size_t build_bytes(int threads);
 
  private:
-  struct Impl;
-  Dataset(std::shared_ptr<const Impl> impl, uint64_t first, uint64_t rows);
-  std::shared_ptr<const Impl> impl_;
-  uint64_t first_, rows_;
+  struct Source;
+  struct Files;
+  // Rows of all files end to end, of which a dataset may be some.
+  struct Range {
+    uint64_t first = 0, count = 0;
+    uint64_t before = 0;  // rows of the dataset in earlier ranges
+  };
+  Dataset(std::shared_ptr<const Files> files, std::vector<Range> ranges);
+  uint64_t place_of(uint64_t row) const;  // in all files
+  void add_range(uint64_t first, uint64_t count);
+  bool has_windows() const;
+  uint64_t rows_before_file(size_t file) const;  // of this dataset
+  uint64_t text_begin(uint64_t row) const;  // the first row from there on that does not continue another
+
+  std::shared_ptr<const Files> files_;
+  std::vector<Range> ranges_;
+  std::vector<EpochShare> shares_;
+};
+
+struct Dataset::Split {
+  Dataset kept, held_out;
 };
 
 }  // namespace snug

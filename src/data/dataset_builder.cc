@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/progress.h"
+#include "data/row_stream.h"
 
 namespace snug {
 namespace {
@@ -25,7 +26,8 @@ struct BlockRow {
   bool has_pair = false, continues = false;
   size_t label_begin = 0, label_count = 0, word_begin = 0, word_count = 0;
   std::optional<AnswerPlace> answer;
-  uint64_t line = 0;
+  uint64_t line = 0, number = 0;
+  bool wrong = false;
 };
 
 // Rows on their way through the tokenizer: texts in, records out.
@@ -37,7 +39,8 @@ struct Block {
   std::vector<char> records;
   std::vector<uint32_t> sizes;
   std::vector<int32_t> ids;  // joined documents: of all rows, end to end; records are cut from them later
-  uint64_t tokens = 0, long_rows = 0;
+  std::vector<Error> wrong;  // of the rows that are, in their order
+  uint64_t tokens = 0, long_rows = 0, encoded_rows = 0;
   uint32_t longest = 0;
   std::exception_ptr error;
 
@@ -53,11 +56,12 @@ struct Block {
     records.clear();
     sizes.clear();
     ids.clear();
-    tokens = long_rows = longest = 0;
+    wrong.clear();
+    tokens = long_rows = encoded_rows = longest = 0;
     error = nullptr;
   }
 
-  void add(const Row& row, const RowLabels& labelled) {
+  void add(const Row& row, uint64_t number, const RowLabels& labelled) {
     rows.push_back({.text_begin = text.size(),
                     .text_size = row.text.size(),
                     .pair_size = row.text_pair.value_or("").size(),
@@ -68,7 +72,8 @@ struct Block {
                     .word_begin = words.size(),
                     .word_count = labelled.words.size(),
                     .answer = labelled.answer,
-                    .line = row.line});
+                    .line = row.line,
+                    .number = number});
     text.append(row.text).append(row.text_pair.value_or(""));
     labels.insert(labels.end(), labelled.labels.begin(), labelled.labels.end());
     words.insert(words.end(), labelled.words.begin(), labelled.words.end());
@@ -93,24 +98,26 @@ class RowEncoder {
   RowEncoder(const Tokenizer& tokenizer, const DatasetOptions& options, std::string file)
       : tokenizer_(tokenizer),
         need_(options.labels),
+        skips_(options.skip_bad_rows),
         documents_(options.documents),
         id_bytes_(cache_id_bytes(tokenizer)),
         file_(std::move(file)),
         encoder_(tokenizer, with_room_for_separator(options)) {}
 
   void encode(Block& block) {
-    for (size_t i = 0; i < block.rows.size(); ++i) {
+    for (BlockRow& row : block.rows) {
       try {
         if (documents_ && documents_->joined) {
-          encode_document(block, block.rows[i]);
+          encode_document(block, row);
         } else {
-          encode_row(block, block.rows[i]);
+          encode_row(block, row);
         }
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kInput) throw;  // not this row's fault
-        throw Error(ErrorKind::kInput,
-                    fmt::format("{}: line {}: {}", file_, block.rows[i].line, error.what()),
-                    error.hint());
+        const Error placed(ErrorKind::kInput, fmt::format("{}: line {}: {}", file_, row.line, error.what()), error.hint());
+        if (!skips_) throw placed;
+        row.wrong = true;
+        block.wrong.push_back(placed);
       }
     }
   }
@@ -125,16 +132,18 @@ class RowEncoder {
   }
 
   void encode_row(Block& block, const BlockRow& row) {
-    for (const EncodedExample& example : encoder_.encode(block.labelled(row))) {
+    const std::span<const EncodedExample> examples = encoder_.encode(block.labelled(row));
+    for (const EncodedExample& example : examples) check_ids(example.encoding.ids);
+    for (const EncodedExample& example : examples) {
       std::span<const int32_t> ids = example.encoding.ids;
       if (ends_rows()) {
         ended_.assign(ids.begin(), ids.end());
         ended_.push_back(documents_->separator);
         ids = ended_;
       }
-      check_ids(ids);
       const size_t before = block.records.size();
       append_record({.split = ends_rows() ? uint32_t(ids.size()) : first_text_size(example.encoding),
+                     .row = uint32_t(row.number),
                      .continues = example.continues,
                      .labels = example.labels,
                      .ids = ids,
@@ -145,6 +154,7 @@ class RowEncoder {
       block.longest = std::max(block.longest, uint32_t(ids.size()));
     }
     block.long_rows += encoder_.was_long();
+    ++block.encoded_rows;
   }
 
   // Without special tokens: documents are joined by the separator alone.
@@ -173,6 +183,7 @@ class RowEncoder {
 
   const Tokenizer& tokenizer_;
   LabelNeed need_;
+  bool skips_;
   std::optional<DocumentOptions> documents_;
   uint32_t id_bytes_;
   std::string file_;
@@ -268,12 +279,14 @@ class Builder {
       : source_(source),
         file_(source),
         key_(key),
-        reader_(open_rows(hashing_source(file_source(source), &source_hash_), source.string(),
-                          {.kind = row_kind(options.encoding.labelling),
-                           .columns = options.columns,
-                           .labels = options.labels,
-                           .has_header = options.has_header,
-                           .documents = options.documents && options.documents->joined})),
+        skipped_(key.skipped_list()),
+        rows_(open_rows(hashing_source(file_source(source), &source_hash_), source.string(),
+                        {.kind = row_kind(options.encoding.labelling),
+                         .columns = options.columns,
+                         .labels = options.labels,
+                         .has_header = options.has_header,
+                         .documents = options.documents && options.documents->joined}),
+              source.string(), options.skip_bad_rows ? &skipped_ : nullptr),
         labels_(options.encoding.labelling, {options.known_labels, options.labels, source.string()}, options.label_separator),
         documents_(options.documents),
         max_length_(options.encoding.max_length),
@@ -328,23 +341,40 @@ class Builder {
     block.clear();
     Row row;
     bool more = true;
-    while (!block.full() && (more = reader_->next(row))) {
+    while (!block.full() && (more = rows_.next(row))) {
       any_text_ = any_text_ || row.text.find_first_not_of(" \t\r\n") != std::string_view::npos;
-      labels_.add(row, labelled_);
-      block.add(row, labelled_);
+      try {
+        labels_.add(row, labelled_);
+      } catch (const Error& error) {
+        rows_.leave_out(error);
+        continue;
+      }
+      block.add(row, rows_.number(), labelled_);
       ++rows_read_;
     }
-    progress_.update(reader_->bytes_read());
+    progress_.update(rows_.reader().bytes_read());
     return more;
   }
 
   void write(const Block& block) {
+    leave_out_wrong(block);
     if (documents_ && documents_->joined) return write_joined(block.ids, /*last=*/false);
     writer_.append(block.records, block.sizes);
     header_.rows += block.sizes.size();
+    header_.source_rows += block.encoded_rows;
     header_.tokens += block.tokens;
     header_.long_rows += block.long_rows;
     header_.longest = std::max(header_.longest, block.longest);
+  }
+
+  void leave_out_wrong(const Block& block) {
+    if (block.wrong.empty()) return;
+    for (const BlockRow& row : block.rows) {
+      if (!row.wrong) continue;
+      const LabelledRow labelled = block.labelled(row);
+      labels_.remove(labelled.labels, labelled.words);
+    }
+    for (const Error& error : block.wrong) rows_.leave_out(error);
   }
 
   // Cuts what has come so far into rows; the rest waits for more.
@@ -355,7 +385,7 @@ class Builder {
       const auto row = std::span(joined_).subspan(done, std::min(left, max_length_));
       done += row.size();
       record_.clear();
-      ++header_.rows;
+      ++header_.rows, ++header_.source_rows;
       append_record({.split = uint32_t(row.size()), .labels = kNoLabel, .ids = row}, header_.id_bytes, record_);
       const auto size = uint32_t(record_.size());
       writer_.append(record_, {&size, 1});
@@ -371,10 +401,13 @@ class Builder {
 
   void finish() {
     if (documents_ && documents_->joined) write_joined({}, /*last=*/true);
+    if (skipped_.count() > 0 && header_.rows == 0) {
+      fail(ErrorKind::kInput, "{}: all {} rows are wrong; the first: {}", source_.string(), skipped_.count(), skipped_.first()[0]);
+    }
     if (rows_read_ == 0) fail(ErrorKind::kInput, "{}: no rows of data", source_.string());
     if (!any_text_) {
       fail(ErrorKind::kInput, "{}: the text is empty in every row (column \"{}\")",
-           source_.string(), reader_->columns().text);
+           source_.string(), rows_.reader().columns().text);
     }
     if (header_.rows == 0) fail(ErrorKind::kInput, "{}: its text gives no tokens", source_.string());
     const LabelCollector::Result labels = labels_.finish();
@@ -389,7 +422,9 @@ class Builder {
     header_.source_bytes = file_.size();
     header_.source_mtime_ns = settled_mtime_ns();
     header_.source_hash = source_hash_;
+    header_.skipped_rows = skipped_.count();
     header_.fingerprint = dataset_fingerprint(key_, source_hash_);
+    skipped_.commit();
     writer_.commit(header_, labels);
   }
 
@@ -397,7 +432,8 @@ class Builder {
   InputFile file_;
   const CacheKey& key_;
   uint64_t source_hash_ = 0;
-  std::unique_ptr<RowReader> reader_;
+  SkippedRows skipped_;
+  RowStream rows_;
   RowLabeller labels_;
   RowLabels labelled_;
   std::optional<DocumentOptions> documents_;

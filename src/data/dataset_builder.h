@@ -12,6 +12,9 @@ namespace snug {
 struct CacheKey {
   uint64_t contents = 0;        // of everything but the path and the source's contents
   std::filesystem::path cache;  // the file's place
+
+  // The list of the rows that were left out, where wrong ones are.
+  std::filesystem::path skipped_list() const { return cache.parent_path() / (cache.stem().string() + "-skipped.jsonl"); }
 };
 
 // Throws the error of the lowest line. The cache appears whole or not at all.

@@ -18,6 +18,7 @@ class JsonLines {
   std::string_view text(std::string_view key) const;  // refused where it is no string
 
   uint64_t line() const { return line_number_; }
+  uint64_t passed() const { return pending_ ? 0 : window_.line(); }
   const std::string& file() const { return window_.file(); }
   uint64_t stored_bytes() const { return window_.stored_bytes(); }
 

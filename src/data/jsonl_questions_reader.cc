@@ -23,6 +23,7 @@ class JsonlQuestionsReader final : public RowReader {
     parser_.read_question(lines_.fields(), row);
     return true;
   }
+  uint64_t passed() const override { return lines_.passed(); }
   uint64_t bytes_read() const override { return lines_.stored_bytes(); }
   const Columns& columns() const override { return names_; }
 

@@ -25,6 +25,7 @@ class JsonlReader final : public RowReader {
     if (map_.label) row.label = label_of(map_.names.label);
     return true;
   }
+  uint64_t passed() const override { return lines_.passed(); }
   uint64_t bytes_read() const override { return lines_.stored_bytes(); }
   const Columns& columns() const override { return map_.names; }
 

@@ -37,6 +37,7 @@ class JsonlWordsReader final : public RowReader {
     sentence_.finish(row);
     return true;
   }
+  uint64_t passed() const override { return lines_.passed(); }
   uint64_t bytes_read() const override { return lines_.stored_bytes(); }
   const Columns& columns() const override { return map_.names; }
 

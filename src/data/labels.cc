@@ -106,6 +106,17 @@ bool are_consecutive_integers(const std::vector<std::string>& names) {
   return true;
 }
 
+void order(std::vector<std::string>& names) {
+  std::ranges::sort(names);
+  if (!are_consecutive_integers(names)) return;
+  std::ranges::sort(names, {}, [](const std::string& name) { return std::stoul(name); });
+}
+
+bool are_integers_beside_minus_one(const std::vector<std::string>& names) {
+  std::vector<std::string> others = names;
+  return std::erase(others, "-1") > 0 && are_consecutive_integers(others);
+}
+
 }  // namespace
 
 int32_t LabelSet::find(std::string_view name) const {
@@ -197,14 +208,22 @@ void LabelCollector::refuse_variants() const {
 // -1 beside 0..n-1 means "unlabelled" far more often than a class.
 void LabelCollector::refuse_minus_one(const std::vector<std::string>& sorted) const {
   const auto found = ids_.find(std::string_view("-1"));
-  if (found == ids_.end()) return;
-  std::vector<std::string> others = sorted;
-  std::erase(others, "-1");
-  if (!are_consecutive_integers(others)) return;
+  if (!are_integers_beside_minus_one(sorted)) return;
   fail(ErrorKind::kInput,
        "{}: line {}: label \"-1\" marks rows without a label, as in GLUE's test "
        "files; leave those rows out, or give the class a name",
        settings_.file, first_lines_[size_t(found->second)]);
+}
+
+void LabelCollector::remove(int32_t id) {
+  if (id >= 0) --counts_[size_t(id)];
+}
+
+void LabelCollector::forget_from(size_t size) {
+  for (size_t id = size; id < names_.size(); ++id) ids_.erase(names_[id]);
+  names_.resize(size);
+  counts_.resize(size);
+  if (settings_.known == nullptr) first_lines_.resize(size);
 }
 
 LabelCollector::Result LabelCollector::finish() {
@@ -212,15 +231,8 @@ LabelCollector::Result LabelCollector::finish() {
   std::vector<std::string>& sorted = result.labels.names;
   if (settings_.known == nullptr) {
     refuse_variants();
-    std::ranges::sort(sorted);
+    order(sorted);
     if (settings_.need == LabelNeed::kRequired) refuse_minus_one(sorted);
-    if (are_consecutive_integers(sorted)) {
-      std::ranges::sort(sorted, {}, [](const std::string& name) { return std::stoul(name); });
-    }
-    if (settings_.need == LabelNeed::kRequired && sorted.size() == 1) {
-      fail(ErrorKind::kInput, "{}: every row has the label {}; expected at least two classes",
-           settings_.file, shown(sorted[0]));
-    }
   }
   for (size_t i = 0; i < sorted.size(); ++i) {
     const auto id = size_t(ids_.find(sorted[i])->second);
@@ -228,6 +240,31 @@ LabelCollector::Result LabelCollector::finish() {
     result.counts[i] = counts_[id];
   }
   return result;
+}
+
+LabelSet merged_labels(std::span<const FileLabels> files) {
+  LabelSet merged;
+  std::unordered_map<std::string, std::pair<std::string, std::string>> spellings;  // folded -> name, file
+  for (const FileLabels& one : files) {
+    for (const std::string& name : one.labels->names) {
+      const auto [earlier, is_new] = spellings.try_emplace(folded(name), name, one.file);
+      if (is_new) merged.names.push_back(name);
+      if (earlier->second.first == name) continue;
+      fail(ErrorKind::kInput, "{}: label {} differs from {} in {} only in case or spaces; spell them alike, or rename one if both are meant",
+           one.file, shown(name), shown(earlier->second.first), earlier->second.second);
+    }
+  }
+  order(merged.names);
+  return merged;
+}
+
+void check_classes(const LabelSet& labels, const std::string& file) {
+  if (labels.names.size() == 1) {
+    fail(ErrorKind::kInput, "{}: every row has the label {}; expected at least two classes", file, shown(labels.names[0]));
+  }
+  if (are_integers_beside_minus_one(labels.names)) {
+    fail(ErrorKind::kInput, "{}: label \"-1\" marks rows without a label, as in GLUE's test files; leave those rows out, or give the class a name", file);
+  }
 }
 
 }  // namespace snug

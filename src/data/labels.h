@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -20,6 +21,17 @@ struct LabelSet {
   int32_t find(std::string_view name) const;  // -1 when unknown
 };
 
+// The labels of several files as one set, in the order that they would have from one. Refuses (kInput) names that differ only
+// in case or spaces between files.
+struct FileLabels {
+  std::string file;
+  const LabelSet* labels;
+};
+LabelSet merged_labels(std::span<const FileLabels> files);
+
+// Refuses (kInput) what cannot be told apart: a single class, and -1 beside 0..n-1. `file` is for messages.
+void check_classes(const LabelSet& labels, const std::string& file);
+
 // Turns labels into ids in the order of their first appearance; the final order is known at the
 // end.
 class LabelCollector {
@@ -34,7 +46,12 @@ class LabelCollector {
   // -1 where the row has no label and needs none. Errors are kInput.
   int32_t add(std::optional<std::string_view> label, uint64_t line);
 
-  // Refuses sets that cannot be meant, then orders the rest. May be called once.
+  // Takes back what add() has counted for a row that is left out, and the names that came with it.
+  void remove(int32_t id);
+  size_t size() const { return names_.size(); }
+  void forget_from(size_t size);
+
+  // Refuses names that cannot be meant, then orders the rest. May be called once.
   struct Result {
     LabelSet labels;
     std::vector<int32_t> final_ids;  // [id given by add()]

@@ -30,7 +30,7 @@ TEST(Labels, AreOrderedAndCheckedWhileTheyAreRead) {
       {{"pos", "neg", "Zoo"}, {}, "Zoo neg pos "},
       {{"-1", "1"}, {}, "-1 1 "},
       {{"00", "1"}, {}, "00 1 "},
-      {{"1", "1"}, {}, "every row has the label \"1\"; expected at least two classes"},
+      {{"1", "1"}, {}, "1 "},
       {{"1", ""}, {}, "line 3: the label is empty"},
       {{"1", "NaN"}, {}, "line 3: label \"NaN\" is a missing value"},
       {{"1", "1.0"}, {}, "line 3: label \"1.0\" is a number with a fraction"},

@@ -50,6 +50,24 @@ void RowLabeller::add(const Row& row, RowLabels& out) {
   out.labels.clear();
   out.words.clear();
   out.answer.reset();
+  const size_t known = collector_.size();
+  try {
+    label(row, out);
+  } catch (const Error&) {
+    remove(out.labels, out.words);
+    collector_.forget_from(known);
+    throw;
+  }
+}
+
+void RowLabeller::remove(std::span<const int32_t> labels, std::span<const TaggedWord> words) {
+  if (labelling_ == Labelling::kClass || labelling_ == Labelling::kClasses) {
+    for (const int32_t id : labels) collector_.remove(id);
+  }
+  for (const TaggedWord& word : words) collector_.remove(word.tag);
+}
+
+void RowLabeller::label(const Row& row, RowLabels& out) {
   const bool needed = settings_.need == LabelNeed::kRequired;
   switch (labelling_) {
     case Labelling::kClass:

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "data/labels.h"
@@ -46,10 +47,13 @@ class RowLabeller {
   // Labels of kClasses are separated by `separator`.
   RowLabeller(Labelling labelling, LabelCollector::Settings settings, char separator);
 
-  void add(const Row& row, RowLabels& out);  // replaces the contents of `out`; errors are kInput
+  void add(const Row& row, RowLabels& out);  // replaces the contents of `out`; errors are kInput, and nothing is counted
+  // Takes back what was counted for a row that is left out after all.
+  void remove(std::span<const int32_t> labels, std::span<const TaggedWord> words);
   LabelCollector::Result finish();
 
  private:
+  void label(const Row& row, RowLabels& out);
   float number(const Row& row) const;
 
   Labelling labelling_;

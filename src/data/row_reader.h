@@ -58,6 +58,9 @@ class RowReader {
  public:
   virtual ~RowReader() = default;
   virtual bool next(Row& row) = 0;  // false at the end; throws Error (kInput) with file and line
+  // Grows whenever next() leaves a row behind, a wrong one too. Where it has grown, next() may be called again after it has
+  // thrown and goes on behind that row; otherwise the rest of the file cannot be read.
+  virtual uint64_t passed() const = 0;
   virtual uint64_t bytes_read() const = 0;     // of the file as stored, for progress
   virtual const Columns& columns() const = 0;  // as resolved: the names in the file
 };

@@ -30,18 +30,18 @@ class SquadReader final : public RowReader {
     while (question_ == questions_.size()) {
       if (!next_paragraph()) return false;
     }
-    if (!questions_[question_].is_object()) {
-      refuse("item {} of \"qas\" is {}, expected an object", question_ + 1, type_name(questions_[question_]));
-    }
-    if (const auto twice = fields_.read(dom::object(questions_[question_]))) {
-      refuse("item {} of \"qas\": key \"{}\" appears twice", question_ + 1, *twice);
+    const dom::element question = questions_[question_++];
+    ++passed_;
+    if (!question.is_object()) refuse("item {} of \"qas\" is {}, expected an object", question_, type_name(question));
+    if (const auto twice = fields_.read(dom::object(question))) {
+      refuse("item {} of \"qas\": key \"{}\" appears twice", question_, *twice);
     }
     row = Row{.line = scanner_.value_line()};
     parser_.read_question(fields_, row);
-    ++question_;
     any_ = true;
     return true;
   }
+  uint64_t passed() const override { return passed_; }
   uint64_t bytes_read() const override { return scanner_.stored_bytes(); }
   const Columns& columns() const override { return keys_; }
 
@@ -63,7 +63,7 @@ class SquadReader final : public RowReader {
   QuestionParser parser_;
   Level level_ = Level::kTop;
   bool has_data_ = false, has_paragraphs_ = false, any_ = false;
-  uint64_t articles_ = 0;
+  uint64_t articles_ = 0, passed_ = 0;  // passed_: paragraphs and questions
   std::string key_;
   JsonFields fields_;
   std::vector<dom::element> questions_;  // of the paragraph
@@ -136,9 +136,10 @@ void SquadReader::step_article() {
 }
 
 void SquadReader::read_paragraph() {
-  const dom::element paragraph = scanner_.value();
   questions_.clear();
   question_ = 0;
+  const dom::element paragraph = scanner_.value();
+  ++passed_;
   if (!paragraph.is_object()) refuse("{}, expected a paragraph: an object", type_name(paragraph));
   if (const auto twice = fields_.read(dom::object(paragraph))) {
     refuse("key \"{}\" appears twice in the paragraph", *twice);

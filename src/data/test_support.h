@@ -43,9 +43,17 @@ class FakeTokenizer final : public Tokenizer {
     out.ids.resize(options.max_length);
     out.type_ids.resize(options.max_length);
   }
-  std::vector<Encoding> encode_windows(std::string_view, std::optional<std::string_view>, size_t,
-                                       const EncodeOptions&) const override {
-    return {};
+  // Cut anywhere, without specials of their own.
+  std::vector<Encoding> encode_windows(std::string_view text, std::optional<std::string_view> pair, size_t,
+                                       const EncodeOptions& options) const override {
+    Encoding whole;
+    encode(text, pair, {}, whole);
+    std::vector<Encoding> windows;
+    for (size_t at = 0; at < whole.ids.size(); at += options.max_length) {
+      Encoding& window = windows.emplace_back();
+      for (size_t i = at; i < std::min(at + options.max_length, whole.ids.size()); ++i) add(whole.ids[i], whole.type_ids[i], window);
+    }
+    return windows;
   }
   int32_t vocab_size() const override { return vocab_; }
   const SpecialIds& special_ids() const override { return special_ids_; }

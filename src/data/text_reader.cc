@@ -22,6 +22,7 @@ class TextReader final : public RowReader {
     row = Row{.line = window_.line()};
     return window_.next_line(row.text);
   }
+  uint64_t passed() const override { return window_.line(); }
   uint64_t bytes_read() const override { return window_.stored_bytes(); }
   const Columns& columns() const override { return columns_; }
 
@@ -65,6 +66,7 @@ class DocumentReader final : public RowReader {
     window_.consume(cut, uint64_t(std::ranges::count(row.text, '\n')));
     return true;
   }
+  uint64_t passed() const override { return window_.line(); }
   uint64_t bytes_read() const override { return window_.stored_bytes(); }
   const Columns& columns() const override { return columns_; }
 

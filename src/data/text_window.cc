@@ -161,8 +161,8 @@ bool TextWindow::next_line(std::string_view& line) {
     fail(ErrorKind::kInput, "{}: line {}: not finished after {} bytes, the most a line may have",
          file_, line_, max_record_bytes_);
   }
-  check_utf8(line, terminator, line_, file_);
   consume(std::min(line.size() + 1, size()), 1);
+  check_utf8(line, terminator, line_ - 1, file_);
   if (terminator == '\n' && line.ends_with('\r')) line.remove_suffix(1);
   return true;
 }

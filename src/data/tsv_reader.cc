@@ -36,6 +36,7 @@ class TsvReader final : public RowReader {
     if (map_.label) row.label = fields_[*map_.label];
     return true;
   }
+  uint64_t passed() const override { return window_.line(); }
   uint64_t bytes_read() const override { return window_.stored_bytes(); }
   const Columns& columns() const override { return map_.names; }
 
