@@ -30,6 +30,7 @@ struct CommonOptions {
                               // of tag and qa
   std::optional<int64_t> stride;  // tokens that a window shares with the one before; empty: a third of max_length
   char label_separator = ',';     // multi-label: between the labels of a text
+  bool skip_bad_rows = false;     // leave rows that are wrong out, and count them, instead of refusing the file
   std::string cache_dir;      // tokenized data; empty: $XDG_CACHE_HOME/snug or ~/.cache/snug
 };
 
@@ -41,14 +42,19 @@ struct TrainOptions : CommonOptions {
   int64_t block_size = 0;              // clm: tokens a block; 0: what the model has positions for
   bool concat = true;                  // clm: documents end to end in blocks; false: each is an example
   bool attention_across_documents = false;  // clm: a block is one text, whatever it holds
-  double validation_split_percentage = 5;   // of the blocks, the last ones, where no validation file is given
   double mlm_probability = 0.15;
   bool whole_word_mask = false;  // mlm: all tokens of a word, or none
   // Distillation.
   std::string teacher;  // a model folder to learn from beside the labels; empty: none
   std::optional<double> distill_temperature;  // of both softmaxes, where there is a teacher; empty: 2
   std::optional<double> distill_alpha;        // the teacher's share of the loss, 0 to 1; empty: 0.5
-  std::string train, validation, output_dir;
+  // Files, or patterns with * and ?, separated by commas; those to train on with weights, if wanted: "a.csv:0.7,b-*.csv:0.3".
+  std::string train, validation;
+  // Where no validation file is given, this share of the training data: of language models the last blocks, else texts
+  // chosen by the seed. Empty: 5 for language models, otherwise none.
+  std::optional<double> validation_split_percentage;
+  int64_t max_train_samples = 0, max_eval_samples = 0;  // the first texts of the files alone; 0: all
+  std::string output_dir;
   int64_t batch_size = 8;  // examples per step, however many micro-batches that takes
   double learning_rate = 5e-5, weight_decay = 0, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   std::string optim = "adamw";  // adamw, adamw_8bit, adamw_bf16, adafactor, sgd
@@ -131,6 +137,7 @@ struct StepMetrics {
   uint64_t step = 0;  // counts from 1
   double epoch = 0, loss = 0, learning_rate = 0, grad_norm = 0, seconds = 0;
   uint64_t tokens = 0, examples = 0;
+  uint64_t rows_checksum = 0;  // over an epoch, their sum is the same in any order: every row was seen once
 };
 
 struct TrainSummary {
@@ -151,7 +158,8 @@ PlanSummary plan(const TrainOptions& options);
 TrainSummary train(const TrainOptions& options, const std::function<void(const StepMetrics&)>& on_step = {});
 
 struct EvalOptions : CommonOptions {
-  std::string data;
+  std::string data;  // files, as in TrainOptions
+  int64_t max_eval_samples = 0;
 };
 // Metrics are loss, examples, examples_per_second and those of the task (docs/metrics.md); of a language model loss,
 // perplexity, predicted_tokens, examples, examples_per_second.

@@ -59,4 +59,18 @@ void add_long_text_flags(CLI::App& command, CommonOptions& options) {
                      "tokens that a window shares with the one before it [a third of --max-length]");
 }
 
+void add_bad_rows_flag(CLI::App& command, CommonOptions& options) {
+  command.add_flag(spellings("--skip-bad-rows"), options.skip_bad_rows,
+                   "leave rows that are wrong out instead of refusing the file; their number is said, train also lists them");
+}
+
+CLI::Option* add_files_option(CLI::App& command, const std::string& names, std::string& list, const std::string& description) {
+  return command
+      .add_option_function<std::vector<std::string>>(
+          names, [&list](const std::vector<std::string>& given) { list = CLI::detail::join(given, ","); }, description)
+      ->type_name("FILE,...")
+      ->expected(1)
+      ->take_all();
+}
+
 }  // namespace snug

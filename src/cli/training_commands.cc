@@ -28,12 +28,17 @@ void add_data_flags(CLI::App& command, TrainingFlags& flags) {
   command.add_option("--task", o.task,
                      "classify, multi-label, regress (a number), tag (words), qa (answers in a text), clm (write on), mlm (fill in) "
                      "[from the model and the data]");
-  command.add_option(spellings("--train,--train-file"), o.train,
-                     "training data: .csv, .tsv, .jsonl, .txt; tag: .conll, .jsonl; qa: SQuAD's .json, .jsonl; also .gz or .zst")
+  add_files_option(command, spellings("--train,--train-file"), o.train,
+                   "training data: .csv, .tsv, .jsonl, .txt; tag: .conll, .jsonl; qa: SQuAD's .json, .jsonl; also .gz or .zst; several "
+                   "files or patterns (*, ?), separated by commas, with weights if wanted: a.csv:0.7,b-*.csv:0.3")
       ->required();
-  command.add_option(spellings("--validation,--validation-file"), o.validation, "validation data");
+  add_files_option(command, spellings("--validation,--validation-file"), o.validation, "validation data, one or several files");
   command.add_option(spellings("--validation-split-percentage"), o.validation_split_percentage,
-                     "clm and mlm without --validation: this share of the training data, its end, is kept for it")
+                     "without --validation: this share of the training data is kept for it, its end in clm and mlm, else texts "
+                     "chosen by the seed [clm and mlm: 5, else 0]");
+  command.add_option(spellings("--max-train-samples"), o.max_train_samples, "train on the first so many texts alone; 0: all")
+      ->capture_default_str();
+  command.add_option(spellings("--max-eval-samples"), o.max_eval_samples, "evaluate on the first so many texts alone; 0: all")
       ->capture_default_str();
   command.add_option(spellings("--block-size"), o.block_size, "clm: tokens a block; 0: as many as the model has positions")
       ->capture_default_str();
@@ -49,6 +54,7 @@ void add_data_flags(CLI::App& command, TrainingFlags& flags) {
                      "classify: balanced (rare classes count more), or a weight for each class, comma-separated [all the same]");
   add_column_flags(command, o, /*with_label=*/true);
   add_long_text_flags(command, o);
+  add_bad_rows_flag(command, o);
   command.add_option(spellings("--cache-dir"), o.cache_dir, "where tokenized data is kept [~/.cache/snug]");
   command.add_flag(spellings("--ignore-mismatched-sizes"), o.ignore_mismatched_sizes,
                    "make a new head where the model's has another number of classes");

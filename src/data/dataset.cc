@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <unordered_map>
 
 #include "core/error.h"
@@ -207,6 +208,7 @@ OpenCache open_or_build(const std::filesystem::path& file, const Tokenizer& toke
 Dataset::Dataset(std::shared_ptr<const Files> files, std::vector<Range> ranges)
     : files_(std::move(files)), ranges_(std::move(ranges)) {}
 Dataset::Dataset(Dataset&&) noexcept = default;
+Dataset& Dataset::operator=(Dataset&&) noexcept = default;
 Dataset::~Dataset() = default;
 
 Dataset Dataset::open(const std::filesystem::path& file, const Tokenizer& tokenizer, const DatasetOptions& options) {
@@ -428,6 +430,24 @@ void Dataset::Source::read(uint64_t row, Example& out, uint32_t label_words) con
   for (int32_t& tag : out.tags) tag = tag < 0 ? -1 : final_ids[size_t(tag)];
   out.type_ids.assign(place.length, 1);
   std::fill(out.type_ids.begin(), out.type_ids.begin() + head.split, 0);
+}
+
+void write_skipped_list(const std::filesystem::path& file, const std::vector<const Dataset*>& datasets) {
+  std::error_code ignored;
+  std::set<std::filesystem::path> lists;  // both parts of a split have the same
+  for (const Dataset* data : datasets) {
+    if (data == nullptr) continue;
+    for (const std::filesystem::path& list : data->skipped_lists()) {
+      if (std::filesystem::exists(list, ignored)) lists.insert(list);
+    }
+  }
+  if (lists.empty()) {
+    std::filesystem::remove(file, ignored);
+    return;
+  }
+  OutputFile out(file);
+  for (const std::filesystem::path& list : lists) out.write(read_small_file(list));
+  out.commit();
 }
 
 size_t Dataset::resident_bytes() { return 64 << 10; }

@@ -74,6 +74,7 @@ class Dataset {
   static Dataset open(const std::filesystem::path& file, const Tokenizer& tokenizer,
                       const DatasetOptions& options);
   Dataset(Dataset&&) noexcept;
+  Dataset& operator=(Dataset&&) noexcept;
   ~Dataset();
 
   uint64_t rows() const;    // at least 1; windows count
@@ -153,5 +154,8 @@ class Dataset {
 struct Dataset::Split {
   Dataset kept, held_out;
 };
+
+// The lists of rows that these datasets (null: none) left out, together in one file; without any, an older one is removed.
+void write_skipped_list(const std::filesystem::path& file, const std::vector<const Dataset*>& datasets);
 
 }  // namespace snug

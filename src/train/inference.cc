@@ -4,9 +4,11 @@
 
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "core/error.h"
 #include "core/progress.h"
+#include "data/data_files.h"
 #include "metrics/probabilities.h"
 #include "metrics/tag_set.h"
 #include "text/unicode.h"
@@ -228,16 +230,18 @@ Evaluation evaluate(const EvalOptions& options) {
   if (is_language(task)) {
     result.metrics = evaluate_language(options, task);
   } else {
+    const std::vector<std::filesystem::path> files = find_data_files("--data", options.data).files;
     const auto setup_of = [&](const Session& session, const EncodingOptions& encoding) {
       return FileEvaluation::Setup{options, task, session.folder().config, *session.folder().tokenizer, encoding, cache_folder(options)};
     };
     LoadedModel model(options, task, head_of(task), {.purpose = Purpose::kScoring},
                       [&](const Session& session, const EncodingOptions& encoding, const Dims& capacity) {
-                        return FileEvaluation::bytes(setup_of(session, encoding), options.data, capacity);
+                        return FileEvaluation::bytes(setup_of(session, encoding), files, capacity);
                       });
     Session& session = model.session();
     FileEvaluation evaluation(setup_of(session, model.encoding()), session.engine(), session.plan());
-    result.metrics = evaluation.run(options.data);
+    const uint64_t all = std::numeric_limits<uint64_t>::max();
+    result.metrics = evaluation.run(files, options.max_eval_samples > 0 ? uint64_t(options.max_eval_samples) : all);
     result.report = evaluation.report();
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -6,6 +6,8 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/progress.h"
+#include "data/data_files.h"
+#include "data/row_files.h"
 #include "data/row_reader.h"
 #include "snug/snug.h"
 #include "text/bpe_trainer.h"
@@ -40,10 +42,10 @@ void feed_all(const InitOptions& options, Trainer& trainer, bool documents) {
   reader_options.labels = LabelNeed::kIgnored;
   reader_options.has_header = options.header;
   reader_options.documents = documents;
-  const auto reader = open_rows(options.train, reader_options);
+  RowFiles files(find_data_files("--train", options.train).files, {.reading = reader_options});
   Progress progress("reading " + options.train, 0, "rows");
   uint64_t rows = 0;
-  for (Row row; reader->next(row); progress.update(++rows)) {
+  for (Row row; files.next(row); progress.update(++rows)) {
     trainer.feed(row.text);
     if (row.text_pair) trainer.feed(*row.text_pair);
   }

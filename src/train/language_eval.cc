@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/progress.h"
+#include "data/data_files.h"
 #include "train/session.h"
 #include "train/training_job.h"
 
@@ -17,8 +18,9 @@ constexpr double kMaskedShare = 0.15;
 
 std::map<std::string, double> evaluate_language(const EvalOptions& options, Task task) {
   Session session(options, head_of(task));
-  const Dataset data =
-      Dataset::open(options.data, *session.folder().tokenizer, text_dataset_options(options, task, session.folder()));
+  Dataset data = Dataset::open(find_data_files("--data", options.data).files, *session.folder().tokenizer,
+                               text_dataset_options(options, task, session.folder()));
+  if (options.max_eval_samples > 0) data = data.first_texts(uint64_t(options.max_eval_samples));
 
   BatchOptions batches;
   batches.batch_size = kBatch;

@@ -52,8 +52,8 @@ void MetricsLog::line(const std::string& text) {
 
 void MetricsLog::step(const StepMetrics& m) {
   line(fmt::format(R"({{"step":{},"epoch":{:.6f},"loss":{},"learning_rate":{},"grad_norm":{},"tokens":{},"examples":{},)"
-                   R"("seconds":{:.6f}}})",
-                   m.step, m.epoch, m.loss, m.learning_rate, m.grad_norm, m.tokens, m.examples, m.seconds));
+                   R"("seconds":{:.6f},"rows_checksum":"{:016x}"}})",
+                   m.step, m.epoch, m.loss, m.learning_rate, m.grad_norm, m.tokens, m.examples, m.seconds, m.rows_checksum));
 }
 
 void MetricsLog::evaluation(uint64_t step, double epoch, const std::map<std::string, double>& metrics) {

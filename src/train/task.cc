@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "core/error.h"
+#include "data/data_files.h"
 #include "train/training_job.h"
 
 namespace snug {
@@ -59,9 +60,10 @@ Task task_of(const TrainOptions& options, const ModelConfig& config) {
     for (const TaskFacts& task : kTasks) names.push_back(task.name);
     fail(ErrorKind::kUsage, "--task is \"{}\", expected {}", options.task, fmt::join(names, ", "));
   }
-  if (is_tagged_file(options.train)) return Task::kTag;
+  const std::string first = find_data_files("--train", options.train).files[0].string();
+  if (is_tagged_file(first)) return Task::kTag;
   if (config.family == Family::kGpt2) return Task::kClm;
-  if (ends_with_any(options.train, {".txt"})) return Task::kMlm;
+  if (ends_with_any(first, {".txt"})) return Task::kMlm;
   // A model that fills in words is what most tasks begin with.
   const std::optional<Task> trained = task_of_head(config);
   return trained && !is_language(*trained) ? *trained : Task::kClassify;

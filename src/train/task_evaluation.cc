@@ -174,27 +174,55 @@ uint64_t metrics_bytes(Task task, const ModelConfig& config) {
 FileEvaluation::FileEvaluation(const Setup& setup, Engine& engine, const Plan& plan)
     : setup_(setup), engine_(engine), plan_(plan), evaluation_(make_evaluation(setup.task, setup.config, setup.scratch)) {}
 
-uint64_t FileEvaluation::bytes(const Setup& setup, const std::filesystem::path& file, const Dims& capacity) {
-  return metrics_bytes(setup.task, setup.config) + TextRunner::bytes(capacity) + reading_bytes(file);
+uint64_t FileEvaluation::bytes(const Setup& setup, const std::vector<std::filesystem::path>& files, const Dims& capacity) {
+  uint64_t reading = 0;  // one file after the other
+  for (const std::filesystem::path& file : files) reading = std::max(reading, reading_bytes(file));
+  return metrics_bytes(setup.task, setup.config) + TextRunner::bytes(capacity) + reading;
 }
 
-MetricValues FileEvaluation::run(const std::filesystem::path& file) {
+RowReaderOptions FileEvaluation::row_options() const {
+  return reader_options(setup_.options, row_kind(setup_.encoding.labelling), LabelNeed::kRequired);
+}
+
+MetricValues FileEvaluation::run(const std::vector<std::filesystem::path>& files, uint64_t most) {
+  RowFiles rows(files, {.reading = row_options(), .skip_bad_rows = setup_.options.skip_bad_rows, .most_rows = most});
+  MetricValues values = run(rows);
+  if (rows.skipped_rows() > 0) say(fmt::format("{} rows are wrong and left out", rows.skipped_rows()));
+  return values;
+}
+
+MetricValues FileEvaluation::run(const Dataset& data) {
+  RowFiles rows(data, row_options());
+  return run(rows);
+}
+
+MetricValues FileEvaluation::run(RowFiles& rows) {
   evaluation_->reset();
   engine_.take_loss();
   const LabelSet labels{setup_.config.labels};
-  RowLabeller labeller(setup_.encoding.labelling, {.known = &labels, .need = LabelNeed::kRequired, .file = file.string()},
-                       setup_.options.label_separator);
+  std::optional<RowLabeller> labeller;
+  std::filesystem::path labelled_file;  // which it names
   TextRunner runner(engine_, plan_, setup_.tokenizer, setup_.encoding,
                     [this](const OwnedRow& row, std::span<const ScoredExample> windows) { evaluation_->add(row, windows); });
-  const auto reader = open_rows(file, reader_options(setup_.options, row_kind(setup_.encoding.labelling), LabelNeed::kRequired));
-  Progress progress("evaluating " + file.filename().string(), 0, "rows");
+  Progress progress("evaluating " + rows.file().filename().string(), 0, "rows");
   RowLabels labelled;
-  for (Row row; reader->next(row); progress.update(runner.rows())) {
-    labeller.add(row, labelled);
+  for (Row row; rows.next(row); progress.update(runner.rows())) {
+    if (!labeller || rows.file() != labelled_file) {
+      labelled_file = rows.file();
+      labeller.emplace(setup_.encoding.labelling,
+                       LabelCollector::Settings{.known = &labels, .need = LabelNeed::kRequired, .file = labelled_file.string()},
+                       setup_.options.label_separator);
+    }
+    try {
+      labeller->add(row, labelled);
+    } catch (const Error& error) {
+      rows.leave_out(error);
+      continue;
+    }
     runner.add(OwnedRow(row, labelled));
   }
   runner.finish();
-  if (runner.rows() == 0) fail(ErrorKind::kInput, "{}: has no rows", file.string());
+  if (runner.rows() == 0) fail(ErrorKind::kInput, "{}: has no rows", rows.file().string());
   MetricValues values = evaluation_->metrics().all();
   values["loss"] = engine_.take_loss() / double(std::max<uint64_t>(1, runner.targets()));
   values["examples"] = double(runner.rows());

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "data/row_files.h"
 #include "metrics/metrics.h"
 #include "train/task.h"
 #include "train/text_runner.h"
@@ -42,13 +43,17 @@ class FileEvaluation {
   // All must outlive it.
   FileEvaluation(const Setup& setup, Engine& engine, const Plan& plan);
   // What it takes while it runs; texts of more than 64 KiB come on top.
-  static uint64_t bytes(const Setup& setup, const std::filesystem::path& file, const Dims& capacity);
+  static uint64_t bytes(const Setup& setup, const std::vector<std::filesystem::path>& files, const Dims& capacity);
 
-  // Every row of the file; also "loss" and "examples".
-  MetricValues run(const std::filesystem::path& file);
+  // Every row of the files, the first `most` of them or those of a dataset; also "loss" and "examples".
+  MetricValues run(const std::vector<std::filesystem::path>& files, uint64_t most);
+  MetricValues run(const Dataset& data);
   ScoreReport report() { return evaluation_->metrics().report(); }
 
  private:
+  MetricValues run(RowFiles& rows);
+  RowReaderOptions row_options() const;
+
   Setup setup_;
   Engine& engine_;
   const Plan& plan_;

@@ -249,7 +249,8 @@ void Trainer::step(const StepBatch& batch) {
                       .epoch = epoch_of(batch.step + 1),
                       .learning_rate = learning_rate,
                       .tokens = batch.tokens,
-                      .examples = batch.examples});
+                      .examples = batch.examples,
+                      .rows_checksum = batch.rows_checksum});
   finish(size_t(engine_->updates_ahead()));
 }
 
@@ -300,7 +301,7 @@ std::map<std::string, double> Trainer::evaluate_language() {
 }
 
 void Trainer::evaluate(uint64_t step) {
-  last_eval_ = evaluation_ ? evaluation_->run(job_.options.validation) : evaluate_language();
+  last_eval_ = evaluation_ ? evaluation_->run(*job_.validation) : evaluate_language();
   last_eval_.erase("examples");
   std::string line = fmt::format("step {}: validation loss {:.4f}", step, last_eval_["loss"]);
   for (const char* name : {"perplexity", "accuracy", "exact_match", "exact", "f1", "matthews_correlation", "pearson", "spearmanr"}) {
@@ -491,6 +492,7 @@ TrainSummary train(const TrainOptions& options, const std::function<void(const S
                 fmt::format("the least that works is --memory {}", job.summary.minimum_budget_bytes));
   }
   say(job.summary.to_text());
+  write_skipped_list(fs::path(options.output_dir) / "skipped.jsonl", {job.train.get(), job.validation.get()});
   const TrainSummary summary = Trainer(job, std::move(resume), on_step).run();
   // Only now: the arena is gone, and writing the vocabulary takes memory that no plan has to count.
   save_description(options.output_dir, job.folder.config, head_of(job.task), *job.folder.tokenizer);

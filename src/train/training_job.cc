@@ -7,11 +7,13 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "core/error.h"
 #include "core/process_memory.h"
 #include "core/progress.h"
 #include "core/threads.h"
+#include "data/data_files.h"
 #include "model/adapter.h"
 #include "model/distilled.h"
 #include "model/weight_files.h"
@@ -70,10 +72,10 @@ void check_options(const TrainOptions& o) {
   not_negative("--stride", double(o.stride.value_or(0)));
   below_one("--label-smoothing-factor", o.label_smoothing);
   below_one("--mlm-probability", o.mlm_probability);
-  if (!(o.validation_split_percentage >= 0 && o.validation_split_percentage < 100)) {
-    fail(ErrorKind::kUsage, "--validation-split-percentage is {}, expected at least 0 and below 100",
-         o.validation_split_percentage);
-  }
+  const double split = o.validation_split_percentage.value_or(0);
+  if (!(split >= 0 && split < 100)) fail(ErrorKind::kUsage, "--validation-split-percentage is {}, expected at least 0 and below 100", split);
+  not_negative("--max-train-samples", double(o.max_train_samples));
+  not_negative("--max-eval-samples", double(o.max_eval_samples));
 }
 
 void check_choosing(const TrainingJob& job) {
@@ -81,7 +83,7 @@ void check_choosing(const TrainingJob& job) {
   const bool evaluates = job.validation && o.eval_strategy != "no";
   if ((o.load_best_model_at_end || o.early_stopping_patience > 0) && !evaluates) {
     throw Error(ErrorKind::kUsage, "choosing the best model or stopping early needs evaluations",
-                "give --validation FILE, and --eval-strategy steps or epoch");
+                "give --validation FILE or --validation-split-percentage, and --eval-strategy steps or epoch");
   }
 }
 
@@ -111,6 +113,7 @@ DatasetOptions labelled_dataset_options(const TrainOptions& o, Task task, const 
   result.encoding = encoding_options(o, task, folder.config.max_length());
   result.cache_folder = cache_folder(o);
   result.threads = num_threads();
+  result.skip_bad_rows = o.skip_bad_rows;
   return result;
 }
 
@@ -128,6 +131,38 @@ void say_long_texts(const Dataset& data, const EncodingOptions& encoding) {
                                                              : "the rest of them is left out (--long-texts)"));
 }
 
+void say_skipped(const Dataset& data) {
+  if (data.skipped_rows() == 0) return;
+  say(fmt::format("{}: {} rows are wrong and left out; skipped.jsonl in the output folder says why", data.source().filename().string(),
+                  data.skipped_rows()));
+}
+
+Dataset open_files(const char* flag, const std::string& list, const TrainingJob& job, const DatasetOptions& options) {
+  Dataset data = Dataset::open(find_data_files(flag, list).files, *job.folder.tokenizer, options);
+  say_skipped(data);
+  return data;
+}
+
+// What a run trains on: without the texts that are kept for validation, at most as many as asked for, in stated shares.
+Dataset chosen_for_training(const TrainOptions& o, Dataset data) {
+  const uint64_t most = o.max_train_samples > 0 ? uint64_t(o.max_train_samples) : std::numeric_limits<uint64_t>::max();
+  const std::vector<MixturePart> parts = find_data_files("--train", o.train).parts;
+  if (!parts.empty()) return data.mixed(parts, most);
+  return most < data.rows() ? data.first_texts(most) : std::move(data);
+}
+
+Dataset chosen_for_validation(const TrainOptions& o, Dataset data) {
+  return o.max_eval_samples > 0 ? data.first_texts(uint64_t(o.max_eval_samples)) : std::move(data);
+}
+
+Dataset open_validation(const TrainingJob& job, const DatasetOptions& options) {
+  const TrainOptions& o = job.options;
+  if (!find_data_files("--validation", o.validation).parts.empty()) {
+    fail(ErrorKind::kUsage, "--validation is \"{}\": weights are for --train", o.validation);
+  }
+  return chosen_for_validation(o, open_files("--validation", o.validation, job, options));
+}
+
 // "balanced", as scikit-learn has it: rows / (classes * rows of the class); or the weights themselves.
 std::vector<float> class_weights_of(const TrainOptions& o, Task task, const Dataset& data) {
   std::vector<float> weights;
@@ -136,7 +171,8 @@ std::vector<float> class_weights_of(const TrainOptions& o, Task task, const Data
   if (!o.teacher.empty()) fail(ErrorKind::kUsage, "--class-weights and --teacher do not go together");
   const size_t classes = data.labels().names.size();
   if (o.class_weights == "balanced") {
-    for (const uint64_t count : data.label_counts()) weights.push_back(float(double(data.rows()) / double(classes * std::max<uint64_t>(1, count))));
+    const auto rows = std::accumulate(data.label_counts().begin(), data.label_counts().end(), uint64_t{0});
+    for (const uint64_t count : data.label_counts()) weights.push_back(float(double(rows) / double(classes * std::max<uint64_t>(1, count))));
     return weights;
   }
   for (size_t at = 0; at <= o.class_weights.size();) {
@@ -166,15 +202,23 @@ void open_labelled_data(TrainingJob& job) {
   LabelSet trained = o.ignore_mismatched_sizes || job.task == Task::kRegress ? LabelSet{} : job.folder.trained_labels(head_of(job.task));
   if (job.teacher && trained.names.empty()) trained = job.teacher->labels;
   if (!trained.names.empty()) data.known_labels = &trained;
-  job.train = std::make_unique<Dataset>(Dataset::open(o.train, *job.folder.tokenizer, data));
-  say_long_texts(*job.train, data.encoding);
+  Dataset all = open_files("--train", o.train, job, data);
+  say_long_texts(all, data.encoding);
+  const double held_out = o.validation.empty() ? o.validation_split_percentage.value_or(0) : 0;
+  if (held_out > 0) {
+    Dataset::Split split = all.split(held_out, o.seed);
+    job.train = std::make_unique<Dataset>(chosen_for_training(o, std::move(split.kept)));
+    job.validation = std::make_unique<Dataset>(chosen_for_validation(o, std::move(split.held_out)));
+  } else {
+    job.train = std::make_unique<Dataset>(chosen_for_training(o, std::move(all)));
+  }
   if (job.task != Task::kAnswer) job.folder.config.labels = job.train->labels().names;
   if (head_of(job.task) == Head::kClassifier) job.folder.config.problem = problem_of(job.task);
   job.class_weights = class_weights_of(o, job.task, *job.train);
   if (job.teacher) check_labels(*job.teacher, job.folder.config.labels);
   if (o.validation.empty()) return;
   if (job.task != Task::kRegress && job.task != Task::kAnswer) data.known_labels = &job.train->labels();
-  job.validation = std::make_unique<Dataset>(Dataset::open(o.validation, *job.folder.tokenizer, data));
+  job.validation = std::make_unique<Dataset>(open_validation(job, data));
   warn_of_same_contents(job);
 }
 
@@ -186,22 +230,22 @@ void open_text(TrainingJob& job) {
     data.documents->joined = o.concat;
     data.documents->attention_crosses = o.attention_across_documents;
   }
-  Dataset all = Dataset::open(o.train, *job.folder.tokenizer, data);
+  Dataset all = open_files("--train", o.train, job, data);
   if (job.task == Task::kMlm) {
     job.masks = std::make_shared<MaskTable>(*job.folder.tokenizer, o.mlm_probability, o.whole_word_mask);
   }
   if (!o.validation.empty()) {
-    job.train = std::make_unique<Dataset>(std::move(all));
-    job.validation = std::make_unique<Dataset>(Dataset::open(o.validation, *job.folder.tokenizer, data));
+    job.train = std::make_unique<Dataset>(chosen_for_training(o, std::move(all)));
+    job.validation = std::make_unique<Dataset>(open_validation(job, data));
     warn_of_same_contents(job);
     return;
   }
-  const auto held_out = uint64_t(std::ceil(double(all.rows()) * o.validation_split_percentage / 100));
+  const auto held_out = uint64_t(std::ceil(double(all.rows()) * o.validation_split_percentage.value_or(5) / 100));
   if (held_out > 0 && held_out < all.rows()) {
-    job.validation = std::make_unique<Dataset>(all.part(all.rows() - held_out, held_out));
-    job.train = std::make_unique<Dataset>(all.part(0, all.rows() - held_out));
+    job.validation = std::make_unique<Dataset>(chosen_for_validation(o, all.part(all.rows() - held_out, held_out)));
+    job.train = std::make_unique<Dataset>(chosen_for_training(o, all.part(0, all.rows() - held_out)));
   } else {
-    job.train = std::make_unique<Dataset>(std::move(all));
+    job.train = std::make_unique<Dataset>(chosen_for_training(o, std::move(all)));
   }
 }
 
@@ -246,7 +290,7 @@ void check_length(const TrainingJob& job) {
 
 void set_schedule(TrainingJob& job) {
   const TrainOptions& o = job.options;
-  job.steps_per_epoch = steps_per_epoch(job.train->rows(), uint64_t(o.batch_size));
+  job.steps_per_epoch = steps_per_epoch(job.train->epoch_examples(), uint64_t(o.batch_size));
   job.total_steps = o.max_steps > 0 ? uint64_t(o.max_steps)
                                     : uint64_t(std::ceil(o.num_train_epochs * double(job.steps_per_epoch)));
   job.schedule.kind = parse_schedule(o.lr_scheduler_type);
@@ -256,7 +300,7 @@ void set_schedule(TrainingJob& job) {
       o.warmup_steps > 0 ? uint64_t(o.warmup_steps) : uint64_t(std::ceil(o.warmup_ratio * double(job.total_steps)));
   const std::string eval = !o.eval_strategy.empty() ? o.eval_strategy : job.validation ? "epoch" : "no";
   if (eval != "no" && !job.validation) {
-    fail(ErrorKind::kUsage, "--eval-strategy {} needs --validation FILE", eval);
+    fail(ErrorKind::kUsage, "--eval-strategy {} needs --validation FILE or --validation-split-percentage", eval);
   }
   job.eval_every = interval("--eval-strategy", eval, o.eval_steps, job.steps_per_epoch);
   job.save_every = interval("--save-strategy", o.save_strategy, o.save_steps, job.steps_per_epoch);
@@ -301,7 +345,7 @@ std::optional<Recomputation> pinned_recompute(const std::string& flag, int layer
 
 Workload workload_of(const TrainingJob& job, const TrainOptions& options) {
   Workload workload;
-  workload.batch_size = int64_t(std::min(uint64_t(options.batch_size), job.train->rows()));
+  workload.batch_size = int64_t(std::min(uint64_t(options.batch_size), job.train->epoch_examples()));
   workload.longest = job.train->longest();
   workload.mean_length = int64_t(job.train->tokens() / std::max<uint64_t>(1, job.train->rows()));
   if (job.validation) workload.longest = std::max<int64_t>(workload.longest, job.validation->longest());
@@ -313,8 +357,10 @@ Workload workload_of(const TrainingJob& job, const TrainOptions& options) {
   workload.masked_share = options.mlm_probability;
   workload.sequences_per_example = job.train->most_sequences();
   if (job.validation) workload.sequences_per_example = std::max<int64_t>(workload.sequences_per_example, job.validation->most_sequences());
-  workload.step_tokens = int64_t(std::min(uint64_t(workload.batch_size) * uint64_t(workload.longest),
-                                          std::max(job.train->tokens(), uint64_t(workload.longest))));
+  workload.step_tokens = workload.batch_size * workload.longest;
+  if (job.train->shares().empty()) {  // no row comes twice in a step
+    workload.step_tokens = std::min(workload.step_tokens, std::max<int64_t>(int64_t(job.train->tokens()), workload.longest));
+  }
   return workload;
 }
 
@@ -378,7 +424,7 @@ PlanRequest plan_request(const TrainingJob& job, const TrainOptions& o, const Mo
     uint64_t bytes = kCheckpointBufferBytes + BatchStream::buffer_bytes(*job.train, batches);
     if (!job.validation) return bytes;
     return bytes + (is_language(job.task) ? BatchStream::buffer_bytes(*job.validation, batches)
-                                          : FileEvaluation::bytes(job.evaluation(), job.options.validation, capacity));
+                                          : FileEvaluation::bytes(job.evaluation(), job.validation->sources(), capacity));
   };
   request.budget_bytes = job.platform->budget(o.memory_bytes);
   job.platform->complete(request);
@@ -400,6 +446,7 @@ DatasetOptions text_dataset_options(const CommonOptions& options, Task task, con
   result.columns = {.text = options.text_column, .text_pair = "-"};
   result.labels = LabelNeed::kIgnored;
   result.has_header = options.header;
+  result.skip_bad_rows = options.skip_bad_rows;
   result.encoding = {.max_length = text_length(options, folder.config.max_length())};
   result.cache_folder = cache_folder(options);
   result.threads = num_threads();
