@@ -1,15 +1,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
-#include <map>
 
 #include "cli/commands.h"
 #include "core/error.h"
-#include "core/json.h"
-#include "core/progress.h"
+#include "data/data_files.h"
 #include "data/row_reader.h"
 #include "text/tokenizer.h"
+#include "train/data_report.h"
+#include "train/platform.h"
+#include "train/task.h"
 
 namespace snug {
 namespace {
@@ -92,80 +94,55 @@ void add_tokenize(CLI::App& app) {
   command->callback([flags] { tokenize(*flags); });
 }
 
-struct DataReport {
-  uint64_t rows = 0, unlabelled = 0, tokens = 0;
-  std::map<std::string, uint64_t> labels;
-  std::map<uint32_t, uint64_t> lengths;  // tokens -> rows
+struct DataFlags {
+  CommonOptions common;
+  std::string files, validation, task;
+  bool json = false;
 
-  uint32_t percentile(double share) const {
-    uint64_t seen = 0;
-    for (const auto& [length, count] : lengths) {
-      seen += count;
-      if (double(seen) >= share * double(rows)) return length;
-    }
-    return 0;
+  DataReportOptions options() const {
+    constexpr std::array<std::pair<std::string_view, Labelling>, 5> kTasks = {{{"classify", Labelling::kClass},
+                                                                               {"multi-label", Labelling::kClasses},
+                                                                               {"regress", Labelling::kNumber},
+                                                                               {"tag", Labelling::kTags},
+                                                                               {"qa", Labelling::kAnswer}}};
+    DataReportOptions result;
+    result.files = find_data_files("FILE", files).files;
+    if (!validation.empty()) result.validation = find_data_files("--validation", validation).files;
+    result.labelling = is_tagged_file(result.files[0].string()) ? Labelling::kTags : Labelling::kClass;
+    if (!task.empty()) result.labelling = std::ranges::find(kTasks, task, &std::pair<std::string_view, Labelling>::first)->second;
+    result.columns = {common.text_column, common.text_pair_column, common.label_column};
+    result.has_header = common.header;
+    result.label_separator = common.label_separator;
+    result.max_length = size_t(std::max<int64_t>(0, common.max_length));
+    result.scratch = cache_folder(common);
+    return result;
   }
 };
 
-constexpr size_t kMaxLabelsCounted = 100'000;
-
-DataReport examine(const RowFlags& flags) {
-  DataReport report;
-  std::unique_ptr<Tokenizer> tokenizer;
-  if (!flags.common.model.empty()) tokenizer = load_tokenizer(flags.common.model);
-  const auto reader = flags.open(LabelNeed::kOptional);
-  Progress progress("reading " + flags.file, 0, "rows");
-  Encoding encoding;
-  for (Row row; reader->next(row); progress.update(++report.rows)) {
-    if (!row.label) ++report.unlabelled;
-    else if (report.labels.size() < kMaxLabelsCounted) ++report.labels[std::string(*row.label)];
-    if (!tokenizer) continue;
-    tokenizer->encode(row.text, row.text_pair, {}, encoding);
-    report.tokens += encoding.ids.size();
-    ++report.lengths[uint32_t(encoding.ids.size())];
-  }
-  return report;
-}
-
-void print(const DataReport& report, bool with_lengths) {
-  std::puts(fmt::format("rows        {}", report.rows).c_str());
-  if (report.unlabelled > 0) std::puts(fmt::format("unlabelled  {}", report.unlabelled).c_str());
-  if (!report.labels.empty()) std::puts(fmt::format("labels      {}", report.labels.size()).c_str());
-  size_t shown = 0;
-  for (const auto& [label, count] : report.labels) {
-    if (++shown > 20) break;
-    std::puts(fmt::format("  {:<24}{:>10}", label, count).c_str());
-  }
-  if (!with_lengths || report.rows == 0) return;
-  std::puts(fmt::format("tokens      {} (mean {:.1f}, half of the rows up to {}, 95 % up to {}, 99 % up to {}, longest {})",
-                        report.tokens, double(report.tokens) / double(report.rows), report.percentile(0.5),
-                        report.percentile(0.95), report.percentile(0.99), report.percentile(1.0))
-                .c_str());
-}
-
-void print_json(const DataReport& report, bool with_lengths) {
-  OrderedJson json = {{"rows", report.rows}, {"unlabelled", report.unlabelled}, {"labels", report.labels}};
-  if (with_lengths && report.rows > 0) {
-    json["tokens"] = {{"total", report.tokens},
-                      {"mean", double(report.tokens) / double(report.rows)},
-                      {"p50", report.percentile(0.5)},
-                      {"p95", report.percentile(0.95)},
-                      {"p99", report.percentile(0.99)},
-                      {"longest", report.percentile(1.0)}};
-  }
-  std::puts(json.dump(2).c_str());
-}
-
 void add_data(CLI::App& app) {
-  const auto flags = std::make_shared<RowFlags>();
-  CLI::App* command = app.add_subcommand("data", "rows, labels and token lengths of a data file, or what is wrong with it");
-  command->add_option("file", flags->file, ".csv, .tsv, .jsonl, .txt, also .gz or .zst")->required();
-  command->add_option("--model", flags->common.model, "model folder, to measure lengths in tokens");
+  const auto flags = std::make_shared<DataFlags>();
+  CLI::App* command = app.add_subcommand("data", "rows, labels, token lengths and duplicates in data files, and what is wrong with them");
+  command
+      ->add_option_function<std::vector<std::string>>(
+          "file", [flags](const std::vector<std::string>& given) { flags->files = CLI::detail::join(given, ","); },
+          "data in the formats of snug train, one or several files")
+      ->required();
+  add_files_option(*command, spellings("--validation,--validation-file"), flags->validation, "compare with this data: texts that are in both");
+  command->add_option("--task", flags->task, "classify, multi-label, regress, tag, qa: what the rows are [classify; .conll: tag]")
+      ->check(CLI::IsMember({"classify", "multi-label", "regress", "tag", "qa"}));
+  command->add_option(spellings("--model,--model-name-or-path"), flags->common.model, "model folder, to measure lengths in tokens");
+  command->add_option(spellings("--max-length,--max-seq-length"), flags->common.max_length, "count the rows that are longer; 0: none")
+      ->capture_default_str();
   add_column_flags(*command, flags->common, true);
+  command->add_option(spellings("--cache-dir"), flags->common.cache_dir, "where hashes are sorted that have no room in memory [~/.cache/snug]");
   command->add_flag("--json", flags->json, "one JSON object on standard output");
   command->callback([flags] {
-    const DataReport report = examine(*flags);
-    (flags->json ? print_json : print)(report, !flags->common.model.empty());
+    DataReportOptions options = flags->options();
+    std::unique_ptr<Tokenizer> tokenizer;
+    if (!flags->common.model.empty()) tokenizer = load_tokenizer(flags->common.model);
+    options.tokenizer = tokenizer.get();
+    const DataReport report = examine_data(options);
+    std::fputs((flags->json ? report.to_json() + "\n" : report.to_text()).c_str(), stdout);
   });
 }
 
