@@ -97,6 +97,8 @@ TEST_F(DatasetPartsTest, RefusesLabelsThatDoNotGoTogether) {
     const std::string error = error_of([&] { Dataset::open(files, tokenizer_, options()); });
     EXPECT_NE(error.find(test.expected), error.npos) << error;
   }
+  const std::string error = error_of([&] { Dataset::open(write("a.csv", 4, {"yes"}), tokenizer_, options()); });
+  EXPECT_NE(error.find("a.csv: every row has the label \"yes\"; expected at least two classes"), error.npos) << error;
 }
 
 TEST_F(DatasetPartsTest, SplitsBySeedWithoutOverlap) {

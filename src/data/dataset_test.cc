@@ -200,7 +200,6 @@ TEST_F(DatasetTest, ReportsTheFirstProblemInTheFile) {
   const Bad cases[] = {
       {"text,label\n", "x.csv: no rows of data"},
       {"text,label\n,0\n\"  \",1\n", "the text is empty in every row (column \"text\")"},
-      {"text,label\na,0\nb,0\n", "expected at least two classes"},
       {many_rows(2000) + "a,\n", "x.csv: line 2002: the label is empty"},
       {many_rows(2000) + "a,b,c\n", "x.csv: line 2002: 3 columns, expected 2"},
       {two_problems, "x.csv: line 5002: tokenizer: boom snug-explodes"},
