@@ -69,8 +69,7 @@ CLI::Option* add_files_option(CLI::App& command, const std::string& names, std::
       .add_option_function<std::vector<std::string>>(
           names, [&list](const std::vector<std::string>& given) { list = CLI::detail::join(given, ","); }, description)
       ->type_name("FILE,...")
-      ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false);
 }
 
 }  // namespace snug

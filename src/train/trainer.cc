@@ -216,7 +216,7 @@ void Trainer::check_same_run(const Json& state) const {
   for (const auto& [name, value] : state.at("run").items()) {
     if (now.at(name) == value) continue;
     if (name == "data") {
-      fail(ErrorKind::kInput, "{}: the file, the tokenizer or --max-length changed since {}", job_.options.train,
+      fail(ErrorKind::kInput, "{}: the files, what is taken of them, the tokenizer or --max-length changed since {}", job_.options.train,
            resume_->checkpoint.string());
     }
     throw Error(ErrorKind::kUsage,
