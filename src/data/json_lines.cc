@@ -29,8 +29,9 @@ size_t first_value_end(std::string_view line) {
 
 // What is wrong with a line that begins with '{' and does not parse.
 std::string line_problem(std::string_view line, simdjson::error_code error) {
-  const bool inside = error == simdjson::DEPTH_ERROR || error == simdjson::NUMBER_ERROR || error == simdjson::STRING_ERROR;
-  if (inside) return json_problem(error);
+  if (error == simdjson::DEPTH_ERROR || error == simdjson::NUMBER_ERROR || error == simdjson::STRING_ERROR) {
+    return json_problem(error);
+  }
   const size_t end = first_value_end(line);
   if (end == line.npos) {
     return "the object does not end on this line; was the file cut off, or is it not one object a line?";

@@ -15,6 +15,7 @@ class JsonlReader final : public RowReader {
   JsonlReader(TextWindow window, const RowReaderOptions& options)
       : lines_(std::move(window)),
         labels_(options.labels),
+        separator_(options.label_separator),
         map_(resolve_columns(lines_.fields().names(), options, lines_.file())) {}
 
   bool next(Row& row) override {
@@ -31,9 +32,11 @@ class JsonlReader final : public RowReader {
 
  private:
   std::optional<std::string_view> label_of(std::string_view key);
+  std::string_view joined(std::string_view key, dom::array labels);
 
   JsonLines lines_;
   LabelNeed labels_;
+  char separator_;
   ColumnMap map_;
   std::string label_;  // storage for labels that are not strings
 };
@@ -55,6 +58,9 @@ std::optional<std::string_view> JsonlReader::label_of(std::string_view key) {
       return label_;
     case dom::element_type::DOUBLE:
       break;
+    case dom::element_type::ARRAY:
+      if (separator_ != 0) return joined(key, dom::array(*value));
+      [[fallthrough]];
     default:
       lines_.refuse("\"{}\" is {}, expected a label", key, type_name(*value));
   }
@@ -62,6 +68,23 @@ std::optional<std::string_view> JsonlReader::label_of(std::string_view key) {
   const double number = double(*value);
   label_ = fmt::to_string(number);
   if (std::floor(number) == number && label_.find_first_of(".e") == label_.npos) label_ += ".0";
+  return label_;
+}
+
+std::string_view JsonlReader::joined(std::string_view key, dom::array labels) {
+  label_.clear();
+  for (const dom::element label : labels) {
+    const std::string text = label.is_string() ? std::string(label.get_string().value_unsafe()) : integer_text(label);
+    if (text.empty() && !label.is_string()) {
+      lines_.refuse("\"{}\" holds {}, expected labels", key, type_name(label));
+    }
+    if (text.empty() || text.find(separator_) != text.npos) {
+      lines_.refuse("\"{}\" holds the label \"{}\"; a label is not empty and has no '{}', which separates labels", key,
+                    std::string_view(text).substr(0, 60), separator_);
+    }
+    if (!label_.empty()) label_ += separator_;
+    label_ += text;
+  }
   return label_;
 }
 

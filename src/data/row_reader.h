@@ -73,6 +73,8 @@ struct RowReaderOptions {
   bool has_header = true;            // CSV and TSV; without one, columns are named by number
   bool documents = false;            // plain text: the file is one document, handed out in pieces,
                                      // line breaks included, instead of a row for each line
+  char label_separator = 0;          // JSON Lines: a list of labels is handed out as one text with this
+                                     // between each two; 0: a row has one label, a list is refused
   size_t max_record_bytes = 64 << 20;
 };
 

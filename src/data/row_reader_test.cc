@@ -56,6 +56,22 @@ TEST(Jsonl, TakesStringsIntegersAndBooleansAsLabels) {
                   {"g", {}, "0", 9}}));
 }
 
+TEST(Jsonl, JoinsListsOfLabelsWhereARowMayHaveSeveral) {
+  const RowReaderOptions several{.label_separator = '|'};
+  EXPECT_EQ(parse_rows("{\"text\": \"a\", \"labels\": [\"x\", \"y z\"]}\n{\"text\": \"b\", \"labels\": []}\n"
+                       "{\"text\": \"c\", \"labels\": [3]}\n{\"text\": \"d\", \"labels\": \"x|y\"}\n",
+                       "x.jsonl", several),
+            (Rows{{"a", {}, "x|y z", 1}, {"b", {}, "", 2}, {"c", {}, "3", 3}, {"d", {}, "x|y", 4}}));
+  const auto error_with = [&](const std::string& labels) {
+    return error_of([&] { parse_rows("{\"text\": \"a\", \"labels\": " + labels + "}", "x.jsonl", several); });
+  };
+  EXPECT_EQ(error_with("[1.5]"), "3: x.jsonl: line 1: \"labels\" holds a number, expected labels");
+  EXPECT_EQ(error_with("[[\"x\"]]"), "3: x.jsonl: line 1: \"labels\" holds a list, expected labels");
+  EXPECT_NE(error_with("[\"x|y\"]").find("holds the label \"x|y\""), std::string::npos);
+  EXPECT_NE(error_with("[\"\"]").find("holds the label \"\""), std::string::npos);
+  EXPECT_NE(error_with("{}").find("\"labels\" is an object, expected a label"), std::string::npos);
+}
+
 TEST(Text, IsOneRowALine) {
   const RowReaderOptions options{.labels = LabelNeed::kOptional};
   EXPECT_EQ(parse_rows("a\n\nb, \"c\"", "x.txt", options),
