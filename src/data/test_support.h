@@ -20,7 +20,7 @@
 
 namespace snug {
 
-// Words by white space, hashed into [3, vocab); 1 opens a text, 2 closes each. Without specials an
+// Words by white space, hashed into [3, vocab), with offsets that count bytes; 1 opens a text, 2 closes each. Without specials an
 // empty text has no tokens.
 class FakeTokenizer final : public Tokenizer {
  public:
@@ -29,8 +29,7 @@ class FakeTokenizer final : public Tokenizer {
 
   void encode(std::string_view text, std::optional<std::string_view> pair,
               const EncodeOptions& options, Encoding& out) const override {
-    out.ids.clear();
-    out.type_ids.clear();
+    out.clear();
     if (specials_) add(1, 0, out);
     words(text, 0, out);
     if (specials_) add(2, 0, out);
@@ -42,6 +41,7 @@ class FakeTokenizer final : public Tokenizer {
     if (options.max_length == 0 || out.ids.size() <= options.max_length) return;
     out.ids.resize(options.max_length);
     out.type_ids.resize(options.max_length);
+    out.offsets.resize(options.max_length);
   }
   // Cut anywhere, without specials of their own.
   std::vector<Encoding> encode_windows(std::string_view text, std::optional<std::string_view> pair, size_t,
@@ -51,7 +51,7 @@ class FakeTokenizer final : public Tokenizer {
     std::vector<Encoding> windows;
     for (size_t at = 0; at < whole.ids.size(); at += options.max_length) {
       Encoding& window = windows.emplace_back();
-      for (size_t i = at; i < std::min(at + options.max_length, whole.ids.size()); ++i) add(whole.ids[i], whole.type_ids[i], window);
+      for (size_t i = at; i < std::min(at + options.max_length, whole.ids.size()); ++i) add(whole.ids[i], whole.type_ids[i], window, whole.offsets[i]);
     }
     return windows;
   }
@@ -64,18 +64,18 @@ class FakeTokenizer final : public Tokenizer {
   void save(const std::filesystem::path&) const override {}
 
  private:
-  static void add(int32_t id, int32_t type, Encoding& out) {
+  static void add(int32_t id, int32_t type, Encoding& out, Span span = {}) {
     out.ids.push_back(id);
     out.type_ids.push_back(type);
+    out.offsets.push_back(span);
   }
   void words(std::string_view text, int32_t type, Encoding& out) const {
-    while (true) {
-      const size_t begin = text.find_first_not_of(" \n");
+    for (size_t at = 0;;) {
+      const size_t begin = text.find_first_not_of(" \n", at);
       if (begin == text.npos) return;
-      const size_t end = std::min(text.find_first_of(" \n", begin), text.size());
-      const size_t hash = std::hash<std::string_view>{}(text.substr(begin, end - begin));
-      add(3 + int32_t(hash % size_t(vocab_ - 3)), type, out);
-      text.remove_prefix(end);
+      at = std::min(text.find_first_of(" \n", begin), text.size());
+      const size_t hash = std::hash<std::string_view>{}(text.substr(begin, at - begin));
+      add(3 + int32_t(hash % size_t(vocab_ - 3)), type, out, {uint32_t(begin), uint32_t(at)});
     }
   }
 

@@ -67,7 +67,8 @@ class Examiner {
     RowStream rows(open_rows(file, {.kind = row_kind(options_.labelling),
                                     .columns = options_.columns,
                                     .labels = LabelNeed::kOptional,
-                                    .has_header = options_.has_header}),
+                                    .has_header = options_.has_header,
+                                    .label_separator = options_.labelling == Labelling::kClasses ? options_.label_separator : '\0'}),
                    file.string(), &skipped);
     RowLabeller labeller(options_.labelling, {.need = LabelNeed::kOptional, .file = file.string()}, options_.label_separator);
     Progress progress("reading " + file.filename().string(), 0, "rows");

@@ -181,7 +181,9 @@ uint64_t FileEvaluation::bytes(const Setup& setup, const std::vector<std::filesy
 }
 
 RowReaderOptions FileEvaluation::row_options() const {
-  return reader_options(setup_.options, row_kind(setup_.encoding.labelling), LabelNeed::kRequired);
+  RowReaderOptions options = reader_options(setup_.options, row_kind(setup_.encoding.labelling), LabelNeed::kRequired);
+  if (setup_.encoding.labelling == Labelling::kClasses) options.label_separator = setup_.options.label_separator;
+  return options;
 }
 
 MetricValues FileEvaluation::run(const std::vector<std::filesystem::path>& files, uint64_t most) {
