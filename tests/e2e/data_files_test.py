@@ -75,7 +75,8 @@ class DataFiles(SnugTest):
             self.train("--train", data, "--validation-split-percentage", 25, "--seed", seed, output=output)
             self.assertEqual(sum(e for _, e in checksums(self.path(output)).values()), 300)
             with open(self.path(output, "run.json")) as f:
-                results.append(json.load(f)["eval"])
+                results.append({name: value for name, value in json.load(f).items() if name.startswith("eval_")})
+            self.assertIn("eval_loss", results[-1])
         self.assertEqual(results[0], results[1])
         self.assertNotEqual(results[0], results[2])
 
