@@ -1,6 +1,5 @@
 #include "text/charsmap.h"
 
-#include <bit>
 #include <cstring>
 
 #include "core/error.h"

@@ -153,9 +153,10 @@ class NormalForm final : public NormalizerStep {
     changes.reserve(text.size());
     size_t marks = 0;  // where the non-starters at the end begin
     const auto sort_marks = [&] {
-      std::stable_sort(changes.begin() + marks, changes.end(), [](const Change& a, const Change& b) {
-        return combining_class(a.c) < combining_class(b.c);
-      });
+      std::stable_sort(changes.begin() + marks, changes.end(),
+                       [](const Change& a, const Change& b) {
+                         return combining_class(a.c) < combining_class(b.c);
+                       });
     };
     for (size_t pos = 0; pos < text.size();) {
       const char32_t c = next_code_point(text, pos);
@@ -241,8 +242,8 @@ size_t cluster_end(std::string_view text, size_t pos) {
   return end;
 }
 
-// SentencePiece's own rules, as the reference applies them: a short grapheme cluster with a rule for
-// its beginning is replaced as a whole, and otherwise each character by itself.
+// SentencePiece's own rules, as the reference applies them: a short grapheme cluster with a rule
+// for its beginning is replaced as a whole, and otherwise each character by itself.
 class Precompiled final : public NormalizerStep {
  public:
   explicit Precompiled(Charsmap rules) : rules_(std::move(rules)) {

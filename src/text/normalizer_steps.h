@@ -41,8 +41,8 @@ class NormalizerSteps {
   std::vector<std::unique_ptr<NormalizerStep>> steps_;
 };
 
-// The text as it is, with U+FFFD for what is ill-formed; `code_point` is the index of its first code
-// point, and moves past its last.
+// The text as it is, with U+FFFD for what is ill-formed; `code_point` is the index of its first
+// code point, and moves past its last.
 void assign_text(std::string_view text, uint32_t& code_point, NormalizedText& out);
 
 std::unique_ptr<NormalizerStep> make_replace(std::string pattern, std::string content);

@@ -1,5 +1,6 @@
-// Rewrites a text in place, character by character, as the reference's normalizers do: `change` says
-// that a character is new (1), replaces one (0), or replaces one and swallows that many more (-n).
+// Rewrites a text in place, character by character, as the reference's normalizers do: `change`
+// says that a character is new (1), replaces one (0), or replaces one and swallows that many more
+// (-n).
 #pragma once
 
 #include "text/normalizer.h"

@@ -1,5 +1,5 @@
-// SentencePiece tokenizers from a model file and tokenizer_config.json: which family it is, and what
-// that adds.
+// SentencePiece tokenizers from a model file and tokenizer_config.json: which family it is, and
+// what that adds.
 #include <algorithm>
 #include <array>
 

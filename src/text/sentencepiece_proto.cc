@@ -134,7 +134,8 @@ void check_piece(const SentencePieceProto::Piece& piece, size_t id, std::string_
   };
   if (piece.text.empty()) refuse("is empty");
   if (piece.text.size() > kLongestPiece)
-    refuse(fmt::format("has {} bytes, more than the {} supported", piece.text.size(), kLongestPiece));
+    refuse(
+        fmt::format("has {} bytes, more than the {} supported", piece.text.size(), kLongestPiece));
   if (piece.text.find('\0') != std::string::npos) refuse("holds a NUL");
   if (find_invalid_utf8(piece.text) != std::string_view::npos) refuse("is not valid UTF-8");
   if (!std::isfinite(piece.score)) refuse(fmt::format("\"{}\" has no finite score", piece.text));

@@ -1,5 +1,5 @@
-// Writes a SentencePiece tokenizer as a Hugging Face folder has it: the model file as it came, under
-// the name that its family's class looks for.
+// Writes a SentencePiece tokenizer as a Hugging Face folder has it: the model file as it came,
+// under the name that its family's class looks for.
 #include "core/file.h"
 #include "text/sentencepiece_tokenizer.h"
 #include "text/tokenizer_save.h"

@@ -41,7 +41,8 @@ void parse_model(const JsonFields& document, std::string_view origin, UnigramSpe
 }
 
 Metaspace parse_metaspace(const JsonFields& fields) {
-  fields.allow_only({"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"});
+  fields.allow_only(
+      {"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"});
   Metaspace metaspace;
   metaspace.replacement = fields.text("replacement");
   if (find_invalid_utf8(metaspace.replacement) != std::string_view::npos ||
@@ -120,7 +121,8 @@ SpecialNames special_names(const UnigramSpec& spec) {
   names.eos = first_of({"</s>"});
   names.cls = first_of({"[CLS]", "<cls>"});
   names.sep = first_of({"[SEP]", "<sep>"});
-  if (!names.cls && !names.sep && names.bos && names.eos) names.cls = names.bos, names.sep = names.eos;
+  if (!names.cls && !names.sep && names.bos && names.eos)
+    names.cls = names.bos, names.sep = names.eos;
   if (spec.model.unk_id) names.unk = spec.common.tokens[*spec.model.unk_id];
   return names;
 }
