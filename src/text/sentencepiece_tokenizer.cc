@@ -11,6 +11,7 @@
 #include "text/rewriter.h"
 #include "text/scratch.h"
 #include "text/text_cut.h"
+#include "text/word_cache.h"
 
 namespace snug {
 namespace {
@@ -96,7 +97,8 @@ SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceSpec spec, SentenceP
       tidying_(spec.tidying),
       normalizer_(make_steps(spec.tidying)),
       ids_(std::move(spec.ids)),
-      bytes_of_id_(vocab_size(), -1) {
+      bytes_of_id_(vocab_size(), -1),
+      cache_owner_(WordCache::new_owner()) {
   const std::vector<SentencePieceProto::Piece>& pieces = model_.proto().pieces;
   if (ids_.empty()) {
     ids_.resize(pieces.size());
@@ -111,6 +113,7 @@ SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceSpec spec, SentenceP
     if (spec.splits_number_commas && ends_in_number_comma(pieces[i].text))
       add_number_comma(static_cast<int32_t>(i));
   }
+  remembers_words_ = family_ != SentencePieceFamily::kPlain && model_.allows_cuts();
   const std::string& bytes = model_.bytes();
   fingerprint_ = compute_fingerprint(
       {"SentencePiece", XXH3_64bits(bytes.data(), bytes.size()), tidying_.remove_space,
@@ -124,8 +127,8 @@ SentencePieceTokenizer::Scratch& SentencePieceTokenizer::scratch() {
   return scratch;
 }
 
-// "▁9," is what the number alone is, without the space in front where the piece has none, and then
-// the comma.
+// "▁9," is what the number alone is, without the space in front where the piece has none, and
+// then the comma.
 void SentencePieceTokenizer::add_number_comma(int32_t piece) {
   const std::vector<SentencePieceProto::Piece>& pieces = model_.proto().pieces;
   const std::string& text = pieces[piece].text;
@@ -173,8 +176,8 @@ bool SentencePieceTokenizer::is_gap(char32_t c) const {
   return rule && (rule->replacement.empty() || rule->replacement == " ");
 }
 
-// The library counts the spaces around a word to it. A piece that is only a space, or a part of what
-// one character became, has the character that follows.
+// The library counts the spaces around a word to it. A piece that is only a space, or a part of
+// what one character became, has the character that follows.
 Span SentencePieceTokenizer::span_of(const NormalizedText& text, size_t begin, size_t end) const {
   const std::string_view bytes = text.bytes;
   size_t first = begin, last = begin;  // of what is no gap
@@ -192,8 +195,9 @@ Span SentencePieceTokenizer::span_of(const NormalizedText& text, size_t begin, s
     if (is_gap(next_code_point(bytes, end))) continue;
     return {text.origin[here], text.origin[here] + 1};
   }
-  if (begin == bytes.size()) return bytes.empty() ? Span{} : Span{text.origin.back() + 1, text.origin.back() + 1};
-  return {text.origin[begin], text.origin.back() + 1};
+  if (bytes.empty()) return {};
+  const uint32_t after = text.origin.back() + 1;
+  return {begin == bytes.size() ? after : text.origin[begin], after};
 }
 
 void SentencePieceTokenizer::append_parts(const std::vector<Part>& parts, Span span,
@@ -211,10 +215,13 @@ void SentencePieceTokenizer::append_parts(const std::vector<Part>& parts, Span s
   }
 }
 
-void SentencePieceTokenizer::tokenize_slice(Scratch& work, TokenBuffer& out) const {
-  model_.encode(work.text.bytes, work.found);
+// A part of the text through the library.
+void SentencePieceTokenizer::encode_part(size_t begin, size_t end, Scratch& work,
+                                         TokenBuffer& out) const {
+  model_.encode(std::string_view(work.text.bytes).substr(begin, end - begin), work.found);
   for (const SentencePieceModel::Found& found : work.found) {
-    const Span span = out.with_offsets ? span_of(work.text, found.begin, found.end) : Span{};
+    const Span span =
+        out.with_offsets ? span_of(work.text, begin + found.begin, begin + found.end) : Span{};
     const auto number = number_commas_.find(found.id);
     if (number == number_commas_.end()) {
       out.add(ids_[found.id], span);
@@ -222,6 +229,58 @@ void SentencePieceTokenizer::tokenize_slice(Scratch& work, TokenBuffer& out) con
       append_parts(number->second, span, out);
     }
   }
+}
+
+size_t SentencePieceTokenizer::letters_of(int32_t id) const {
+  const std::string_view text = token(id);
+  return text.size() - (text.starts_with(kSpace) ? kSpace.size() : 0);
+}
+
+// A word of printable ASCII by itself, from memory where it was seen before. It is remembered when
+// its tokens spell it, so that their lengths give the spans.
+void SentencePieceTokenizer::append_word(size_t begin, size_t end, Scratch& work,
+                                         TokenBuffer& out) const {
+  const std::string_view word = std::string_view(work.text.bytes).substr(begin, end - begin);
+  WordCache::Entry& entry = WordCache::of_this_thread().place(cache_owner_, word);
+  if (!WordCache::holds(entry, cache_owner_, word)) {
+    const size_t before = out.ids.size();
+    encode_part(begin, end, work, out);
+    size_t letters = 0;
+    bool known = true;
+    for (size_t i = before; i < out.ids.size(); ++i) {
+      letters += letters_of(out.ids[i]);
+      known &= out.ids[i] != ids_[model_.unknown_id()];
+    }
+    if (known && letters == word.size())
+      WordCache::fill(entry, cache_owner_, word, std::span(out.ids).subspan(before));
+    return;
+  }
+  for (size_t i = 0, pos = begin; i < entry.tokens; ++i) {
+    const size_t letters = letters_of(entry.ids[i]);
+    Span span;
+    if (out.with_offsets)
+      span = {work.text.origin[pos], work.text.origin[pos + std::max<size_t>(letters, 1) - 1] + 1};
+    out.add(entry.ids[i], span);
+    pos += letters;
+  }
+}
+
+void SentencePieceTokenizer::tokenize_slice(Scratch& work, TokenBuffer& out) const {
+  const std::string_view bytes = work.text.bytes;
+  const auto printable = [](char c) { return c > ' ' && c < 0x7F; };
+  size_t done = 0;
+  for (size_t pos = 0; remembers_words_ && pos < bytes.size() && !out.full();) {
+    const size_t end = std::min(bytes.find(' ', pos), bytes.size());
+    const std::string_view word = bytes.substr(pos, end - pos);
+    if (!word.empty() && word.size() <= WordCache::kMaxWordBytes &&
+        std::all_of(word.begin(), word.end(), printable)) {
+      if (done < pos) encode_part(done, pos, work, out);
+      append_word(pos, end, work, out);
+      done = end + 1;
+    }
+    pos = end + 1;
+  }
+  if (done < bytes.size() && !out.full()) encode_part(done, bytes.size(), work, out);
 }
 
 void SentencePieceTokenizer::tokenize_piece(std::string_view piece, uint32_t& code_point,

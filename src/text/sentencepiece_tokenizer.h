@@ -53,6 +53,9 @@ class SentencePieceTokenizer final : public SubwordTokenizer {
   void tokenize_piece(std::string_view piece, uint32_t& code_point,
                       TokenBuffer& out) const override;
   void tokenize_slice(Scratch& work, TokenBuffer& out) const;
+  void encode_part(size_t begin, size_t end, Scratch& work, TokenBuffer& out) const;
+  void append_word(size_t begin, size_t end, Scratch& work, TokenBuffer& out) const;
+  size_t letters_of(int32_t id) const;  // bytes of its token without the space
   void append_parts(const std::vector<Part>& parts, Span span, TokenBuffer& out) const;
   Span span_of(const NormalizedText& text, size_t begin, size_t end) const;
   bool is_gap(char32_t c) const;
@@ -66,6 +69,10 @@ class SentencePieceTokenizer final : public SubwordTokenizer {
   std::vector<int32_t> ids_;          // by piece of the model
   std::vector<int16_t> bytes_of_id_;  // the byte that a token stands for, or -1
   std::unordered_map<int32_t, std::vector<Part>> number_commas_;  // by piece of the model
+  // Families take their texts word by word, as the fast tokenizers of transformers do. A model of
+  // no family gets them whole, as the library's own programs do.
+  bool remembers_words_ = false;
+  uint32_t cache_owner_ = 0;
 };
 
 }  // namespace snug
