@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <limits>
 
 #include "core/error.h"
 #include "core/progress.h"
@@ -236,7 +237,7 @@ Evaluation evaluate(const EvalOptions& options) {
     };
     LoadedModel model(options, task, head_of(task), {.purpose = Purpose::kScoring},
                       [&](const Session& session, const EncodingOptions& encoding, const Dims& capacity) {
-                        return FileEvaluation::bytes(setup_of(session, encoding), files, capacity);
+                        return FileEvaluation::bytes(setup_of(session, encoding), files, std::numeric_limits<uint64_t>::max(), capacity);
                       });
     Session& session = model.session();
     FileEvaluation evaluation(setup_of(session, model.encoding()), session.engine(), session.plan());

@@ -156,7 +156,7 @@ std::unique_ptr<TaskEvaluation> make_evaluation(Task task, const ModelConfig& co
   fail(ErrorKind::kUsage, "{} has no texts to evaluate one by one", task_name(task));
 }
 
-uint64_t metrics_bytes(Task task, const ModelConfig& config) {
+uint64_t most_metrics_bytes(Task task, const ModelConfig& config) {
   switch (task) {
     case Task::kClassify: return ClassificationMetrics::bytes(config.labels.size());
     case Task::kMultiLabel: return MultiLabelMetrics::bytes(config.labels.size());
@@ -169,15 +169,23 @@ uint64_t metrics_bytes(Task task, const ModelConfig& config) {
   return 0;
 }
 
+// Scores are kept to be sorted until they fill their buffers: of few rows there are few.
+uint64_t metrics_bytes(Task task, const ModelConfig& config, uint64_t rows) {
+  constexpr uint64_t kScoreBytes = 2 * 48;  // of the largest record; lists grow by doubling
+  const uint64_t classes = std::max<uint64_t>(1, config.labels.size()), most = most_metrics_bytes(task, config);
+  if (rows > most) return most;
+  return std::min(most, classes * classes * sizeof(uint64_t) + classes * (128 + rows * kScoreBytes));
+}
+
 }  // namespace
 
 FileEvaluation::FileEvaluation(const Setup& setup, Engine& engine, const Plan& plan)
     : setup_(setup), engine_(engine), plan_(plan), evaluation_(make_evaluation(setup.task, setup.config, setup.scratch)) {}
 
-uint64_t FileEvaluation::bytes(const Setup& setup, const std::vector<std::filesystem::path>& files, const Dims& capacity) {
+uint64_t FileEvaluation::bytes(const Setup& setup, const std::vector<std::filesystem::path>& files, uint64_t rows, const Dims& capacity) {
   uint64_t reading = 0;  // one file after the other
   for (const std::filesystem::path& file : files) reading = std::max(reading, reading_bytes(file));
-  return metrics_bytes(setup.task, setup.config) + TextRunner::bytes(capacity) + reading;
+  return metrics_bytes(setup.task, setup.config, rows) + TextRunner::bytes(capacity) + reading;
 }
 
 RowReaderOptions FileEvaluation::row_options() const {

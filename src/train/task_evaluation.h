@@ -42,8 +42,8 @@ class FileEvaluation {
   };
   // All must outlive it.
   FileEvaluation(const Setup& setup, Engine& engine, const Plan& plan);
-  // What it takes while it runs; texts of more than 64 KiB come on top.
-  static uint64_t bytes(const Setup& setup, const std::vector<std::filesystem::path>& files, const Dims& capacity);
+  // What it takes at most while it runs over so many rows; texts of more than 64 KiB come on top.
+  static uint64_t bytes(const Setup& setup, const std::vector<std::filesystem::path>& files, uint64_t rows, const Dims& capacity);
 
   // Every row of the files, the first `most` of them or those of a dataset; also "loss" and "examples".
   MetricValues run(const std::vector<std::filesystem::path>& files, uint64_t most);

@@ -424,7 +424,7 @@ PlanRequest plan_request(const TrainingJob& job, const TrainOptions& o, const Mo
     uint64_t bytes = kCheckpointBufferBytes + BatchStream::buffer_bytes(*job.train, batches);
     if (!job.validation) return bytes;
     return bytes + (is_language(job.task) ? BatchStream::buffer_bytes(*job.validation, batches)
-                                          : FileEvaluation::bytes(job.evaluation(), job.validation->sources(), capacity));
+                                          : FileEvaluation::bytes(job.evaluation(), job.validation->sources(), job.validation->rows(), capacity));
   };
   request.budget_bytes = job.platform->budget(o.memory_bytes);
   job.platform->complete(request);

@@ -179,7 +179,7 @@ class BadInput(Language):
         text = self.write_text()
         self.refuse("--model", model, "--train", text, "--block-size", 65, expect=2, words=["--block-size", "64"])
         self.refuse("--model", model, "--train", text, "--task", "mlm", expect=2, words=["gpt2"])
-        self.refuse("--model", model, "--train", text, "--task", "qa", expect=2, words=["qa"])
+        self.refuse("--model", model, "--train", text, "--task", "poetry", expect=2, words=["poetry", "clm"])
         self.refuse("--model", self.fresh("bert", "bert"), "--train", text, "--task", "clm", expect=2, words=["clm"])
 
     def test_tokenizer_files(self):
