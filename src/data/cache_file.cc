@@ -1,11 +1,9 @@
 #include "data/cache_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <memory>
 
@@ -97,17 +95,6 @@ bool tail_is_sound(const InputFile& file, const CacheHeader& header) {
   return XXH3_64bits_digest(hash.get()) == header.tail_hash;
 }
 
-// A file without a name: gone with the process, however that ends.
-int open_nameless(const std::filesystem::path& beside) {
-  std::string name = beside.string() + ".offsets-XXXXXX";
-  const int fd = ::mkostemp(name.data(), O_CLOEXEC);
-  if (fd < 0) {
-    fail(ErrorKind::kStorage, "{}: cannot create: {}", name, std::strerror(errno));
-  }
-  ::unlink(name.c_str());
-  return fd;
-}
-
 }  // namespace
 
 uint32_t record_hash(const RecordContents& contents) {
@@ -142,13 +129,11 @@ void append_record(const RecordContents& contents, uint32_t id_bytes, std::vecto
 }
 
 CacheWriter::CacheWriter(const std::filesystem::path& path)
-    : file_(path), path_(path), offsets_fd_(open_nameless(path)) {
+    : file_(path), path_(path), offsets_file_(path.parent_path(), "offsets of rows") {
   const CacheHeader placeholder;
   file_.write(&placeholder, sizeof placeholder);
   offsets_.reserve(kChunk / 8);
 }
-
-CacheWriter::~CacheWriter() { ::close(offsets_fd_); }
 
 void CacheWriter::append(std::span<const char> records, std::span<const uint32_t> sizes) {
   file_.write(records.data(), records.size());
@@ -164,32 +149,19 @@ void CacheWriter::add_offset(uint64_t offset) {
 }
 
 void CacheWriter::flush_offsets() {
-  const char* source = reinterpret_cast<const char*>(offsets_.data());
-  for (size_t left = offsets_.size() * 8; left > 0;) {
-    const ssize_t count = ::pwrite(offsets_fd_, source, left, off_t(offsets_written_));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      fail(ErrorKind::kStorage, "{}: cannot write: {}", path_.string(), std::strerror(errno));
-    }
-    source += count;
-    left -= size_t(count);
-    offsets_written_ += uint64_t(count);
-  }
+  offsets_file_.write(offsets_written_, std::as_bytes(std::span(offsets_)));
+  offsets_written_ += offsets_.size() * sizeof(uint64_t);
   offsets_.clear();
 }
 
 void CacheWriter::copy_offsets(void* hash_state) {
-  std::vector<char> chunk(kChunk);
+  std::vector<std::byte> chunk(kChunk);
   for (uint64_t at = 0; at < offsets_written_;) {
-    const ssize_t count = ::pread(offsets_fd_, chunk.data(), kChunk, off_t(at));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) {
-      fail(ErrorKind::kStorage, "{}: cannot read its offsets back: {}", path_.string(),
-           std::strerror(errno));
-    }
-    XXH3_64bits_update(static_cast<XXH3_state_t*>(hash_state), chunk.data(), size_t(count));
-    file_.write(chunk.data(), size_t(count));
-    at += uint64_t(count);
+    const auto part = std::span(chunk).first(std::min<uint64_t>(kChunk, offsets_written_ - at));
+    offsets_file_.read(at, part);
+    XXH3_64bits_update(static_cast<XXH3_state_t*>(hash_state), part.data(), part.size());
+    file_.write(part.data(), part.size());
+    at += part.size();
   }
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/file.h"
+#include "core/nameless_file.h"
 #include "data/labels.h"
 
 namespace snug {
@@ -71,7 +72,6 @@ void append_record(const RecordContents& contents, uint32_t id_bytes, std::vecto
 class CacheWriter {
  public:
   explicit CacheWriter(const std::filesystem::path& path);
-  ~CacheWriter();
   CacheWriter(const CacheWriter&) = delete;
 
   // Consecutive records and the size of each.
@@ -86,7 +86,7 @@ class CacheWriter {
 
   OutputFile file_;
   std::filesystem::path path_;
-  int offsets_fd_ = -1;
+  NamelessFile offsets_file_;
   uint64_t end_ = sizeof(CacheHeader);
   uint64_t offsets_written_ = 0;  // bytes
   std::vector<uint64_t> offsets_;
