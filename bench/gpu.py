@@ -62,8 +62,10 @@ def step_bench(case, memory=None, steps=50, precision="bf16", capacity=None, **t
 
 def tests():
     done = program(os.path.join(BUILD, "tests/cuda_test"))
-    print("\n".join(done.stdout.splitlines()[-4:]))
-    record("tests", exit_code=done.returncode, output=done.stdout.splitlines()[-30:])
+    lines = done.stdout.splitlines()
+    failed = [i for i, line in enumerate(lines) if ": Failure" in line]
+    print("\n".join([line for i in failed[:20] for line in lines[i:i + 6]] + lines[-4:]))
+    record("tests", exit_code=done.returncode, output=lines[-30:])
     check(done.returncode == 0, "GPU unit tests")
 
 

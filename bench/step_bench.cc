@@ -179,6 +179,7 @@ void run(const std::string& name) {
 }  // namespace snug
 
 int main(int argc, char** argv) {
+  snug::sleep_at_barriers(argv);  // as the program does
   try {
     for (int i = 1; i < argc; ++i) snug::run(argv[i]);
   } catch (const snug::Error& error) {

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/process_memory.h"
 #include "core/progress.h"
+#include "core/threads.h"
 
 namespace snug {
 namespace {
@@ -53,6 +54,7 @@ void set_exit_code(int code) { g_exit_code = code; }
 }  // namespace snug
 
 int main(int argc, char** argv) {
+  snug::sleep_at_barriers(argv);
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the write, not the end of a training run
   snug::settle_allocator();
   const int code = snug::run(argc, argv);
