@@ -244,6 +244,70 @@ def promises():
         check(done.returncode == 0, f"{name} on the GPU")
 
 
+def small_training(folder, *flags):
+    """The command of a training that goes on until something stops it."""
+    snug, data, model = os.path.join(BUILD, "bin/snug"), os.path.join(folder, "train.csv"), os.path.join(folder, "model")
+    if not os.path.exists(model):
+        with open(data, "w") as f:
+            f.write("text,label\n" + "".join(f"the cat number {i} sat on the mat,{i % 2}\n" for i in range(2000)))
+        done = program(snug, "init", "--train", data, "--vocab-size", 300, "--hidden-size", 64, "--num-hidden-layers", 2, "--num-attention-heads", 2,
+                       "--output-dir", model)
+        check(done.returncode == 0, f"snug init: {done.stderr[-300:]}")
+    return [snug, "train", "--model", model, "--train", data, "--device", "cuda", "--cache-dir", os.path.join(folder, "cache"), "--output-dir",
+            os.path.join(folder, "out"), *flags]
+
+
+def neighbours():
+    """Other processes on the card: a budget above what they leave is cut, with both figures; too little left is refused."""
+    folder = tempfile.mkdtemp()
+    hold = ("import sys, torch\nfree, total = torch.cuda.mem_get_info()\nblock = torch.empty(free - int(sys.argv[1]), dtype=torch.uint8, device='cuda')\n"
+            "print('held', flush=True)\nsys.stdin.read()")
+    for left, expected in (8 * GIB, 0), (200 << 20, 4):
+        holder = subprocess.Popen([os.environ.get("PYTHON", sys.executable), "-c", hold, str(left)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        held = holder.stdout.readline().strip() == "held"
+        done = program(*small_training(folder, "--max-steps", "20", "--memory", "60GiB", "--overwrite-output-dir"))
+        holder.communicate("")
+        said = [line for line in done.stderr.splitlines() if "other processes" in line or line.startswith("error")]
+        print(f"{left / GIB:.1f} GiB left: exit code {done.returncode}", *said, sep="\n  ", flush=True)
+        record("neighbours", left_bytes=left, exit_code=done.returncode, said=said)
+        check(held and done.returncode == expected and bool(said), f"neighbours leave {left} bytes: exit code {done.returncode}, {done.stderr[-300:]}")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def faults():
+    """A CUDA error in mid-run: another client of the multi-process service fails an assertion, which ends the work of all."""
+    folder = tempfile.mkdtemp()
+    env = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": os.path.join(folder, "pipe"), "CUDA_MPS_LOG_DIRECTORY": os.path.join(folder, "log")}
+    try:
+        served = program("nvidia-cuda-mps-control", "-d", env=env).returncode == 0
+    except OSError:
+        served = False
+    if not served:
+        print("faults: left out, no multi-process service here")
+        return
+    run = subprocess.Popen(small_training(folder, "--max-steps", "10000000", "--save-steps", "200"), env=env, stderr=subprocess.PIPE, text=True)
+    checkpoints, deadline = os.path.join(folder, "out/checkpoints"), time.time() + 60
+    while run.poll() is None and time.time() < deadline and not (os.path.isdir(checkpoints) and any("." not in name for name in os.listdir(checkpoints))):
+        time.sleep(0.1)
+    fail = "import torch\nx = torch.zeros(4, device='cuda')\nx[torch.tensor([99], device='cuda')].sum().item()"
+    program(os.environ.get("PYTHON", sys.executable), "-c", fail, env=env)
+    try:
+        _, err = run.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        run.kill()
+        _, err = run.communicate()
+    subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, env=env, capture_output=True)
+    said = [line for line in err.splitlines() if line.startswith("error")]
+    print(f"a CUDA error in mid-run: exit code {run.returncode}", *said, sep="\n  ")
+    steps = max([int(name[5:]) for name in os.listdir(checkpoints) if name.startswith("step-") and "." not in name], default=0)
+    again = program(*small_training(folder, "--max-steps", str(steps + 20), "--resume-from-checkpoint", "latest"))
+    print(f"resumed from step {steps}: exit code {again.returncode}", flush=True)
+    record("faults", exit_code=run.returncode, said=said, resumed_from=steps, resumed=again.returncode)
+    check(run.returncode == 8 and bool(said), f"CUDA error: exit code {run.returncode}, {err[-300:]}")
+    check(steps > 0 and again.returncode == 0, f"resuming behind a CUDA error: {again.stderr[-300:]}")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def sst2_techniques():
     """A real model on SST-2's first 10,000 rows by six techniques: accuracy, peak, time."""
     data, model = os.environ.get("SST2"), os.environ.get("MINILM")
@@ -318,6 +382,7 @@ def end_to_end():
 def main():
     parts = {"tests": tests, "sanitize": sanitize, "memory": memory, "speed": speed, "language": language, "generate": generate,
              "frontier": frontier, "monotone": monotone, "smallest": smallest, "techniques": techniques, "promises": promises,
+             "neighbours": neighbours, "faults": faults,
              "sst2-techniques": sst2_techniques, "end-to-end": end_to_end}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help=", ".join(parts))
