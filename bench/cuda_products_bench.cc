@@ -1,12 +1,16 @@
-// What the GPU's memory is spent on before snug asks for any, and the products of BERT's layers by cuBLASLt: one JSON
-// line each.
+// What the GPU's memory is spent on before snug asks for any, the products of BERT's layers by cuBLASLt, and the ways to
+// do GELU behind them: one JSON line each. With "gelu" as argument the last only.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
 #include <vector>
 
 #include "core/error.h"
 #include "cuda/check.h"
+#include "cuda/gelu_product.h"
 #include "cuda/gpu.h"
+#include "cuda/kernels.h"
 #include "cuda/products.h"
 #include "ops/cuda_workspace.h"
 
@@ -18,34 +22,119 @@ void print_memory(const Gpu& gpu, const char* when) {
              gpu.neighbours_bytes());
 }
 
-float time_product(Products& products, const ProductShape& shape, std::byte* buffer, cudaStream_t stream) {
-  std::byte* const left = buffer;
-  std::byte* const right = left + (size_t{256} << 20);
-  std::byte* const result = right + (size_t{256} << 20);
-  std::byte* const bias = result + (size_t{256} << 20);
-  const std::span<std::byte> workspace(bias + (size_t{1} << 20), kProductWorkspaceBytes);
-  const ProductTensors tensors{left, right, shape.bias ? bias : nullptr, result};
-  products.run(shape, tensors, workspace, stream);
+// Device memory for the operands of any product here.
+struct Operands {
+  static constexpr size_t kLarge = size_t{256} << 20, kSmall = size_t{1} << 20;
+  static constexpr size_t kBytes = 4 * kLarge + 2 * kSmall + kProductWorkspaceBytes;
+
+  explicit Operands(std::byte* memory)
+      : left(memory), right(left + kLarge), result(right + kLarge), argument(result + kLarge), bias(argument + kLarge),
+        sums(bias + kSmall), workspace(sums + kSmall, kProductWorkspaceBytes) {}
+
+  std::byte *left, *right, *result, *argument, *bias, *sums;
+  std::span<std::byte> workspace;
+};
+
+// Milliseconds, the best of some rounds.
+template <class F>
+float time_of(cudaStream_t stream, const F& work) {
   cudaEvent_t begin, end;
   SNUG_CUDA(cudaEventCreate(&begin));
   SNUG_CUDA(cudaEventCreate(&end));
-  constexpr int kRuns = 20;
-  SNUG_CUDA(cudaEventRecord(begin, stream));
-  for (int i = 0; i < kRuns; ++i) products.run(shape, tensors, workspace, stream);
-  SNUG_CUDA(cudaEventRecord(end, stream));
-  SNUG_CUDA(cudaEventSynchronize(end));
-  float milliseconds = 0;
-  SNUG_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
-  return milliseconds / kRuns;
+  constexpr int kRounds = 3, kRuns = 20;
+  float best = 0;
+  work();
+  for (int round = 0; round < kRounds; ++round) {
+    SNUG_CUDA(cudaEventRecord(begin, stream));
+    for (int i = 0; i < kRuns; ++i) work();
+    SNUG_CUDA(cudaEventRecord(end, stream));
+    SNUG_CUDA(cudaEventSynchronize(end));
+    float milliseconds = 0;
+    SNUG_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
+    best = round == 0 ? milliseconds : std::min(best, milliseconds);
+  }
+  SNUG_CUDA(cudaEventDestroy(begin));
+  SNUG_CUDA(cudaEventDestroy(end));
+  return best / kRuns;
 }
 
-void run() {
+float time_product(Products& products, const ProductShape& shape, const Operands& o, cudaStream_t stream) {
+  const ProductTensors tensors{o.left, o.right, shape.bias ? o.bias : nullptr, o.result};
+  return time_of(stream, [&] { products.run(shape, tensors, o.workspace, stream); });
+}
+
+// Every way to do a product and GELU behind it, or GELU's gradient and the sums over rows.
+void time_gelu(Products& products, const ProductShape& plain, const Operands& o, cudaStream_t stream) {
+  const bool gradient = plain.kind == ProductKind::kInputGradient;
+  const int64_t cols = gradient ? plain.in : plain.out;
+  const Tensor result{o.result, plain.dtype, plain.rows, cols}, argument{o.argument, plain.dtype, plain.rows, cols};
+  const Tensor sums{o.sums, DType::kF32, 1, cols};
+  const auto print = [&](const std::string& way, float ms) {
+    fmt::print("{{\"gelu\": \"{}\", \"layout\": {}, \"rows\": {}, \"in\": {}, \"out\": {}, \"way\": \"{}\", \"ms\": {:.4f}, "
+               "\"tflops\": {:.0f}}}\n",
+               gradient ? "gradient" : "forward", int(plain.layout), plain.rows, plain.in, plain.out, way, ms,
+               2e-9 * double(plain.rows * plain.in * plain.out) / ms);
+  };
+  ProductTensors tensors{o.left, o.right, plain.bias ? o.bias : nullptr, o.result};
+  const float alone = time_product(products, plain, o, stream);
+  print("product alone", alone);
+  const auto behind = [&](Activation activation) {
+    if (!gradient) {
+      return launch_activation(activation, argument, result, {.in = {}, .out = {}, .workspace = {}, .stream = stream});
+    }
+    const Tensor in[] = {result, argument}, out[] = {result, sums};
+    launch(LinearEpilogueGradient(activation), {.in = in, .out = out, .workspace = o.workspace, .stream = stream});
+  };
+  for (const Activation form : {Activation::kGelu, Activation::kGeluTanh}) {
+    print(form == Activation::kGelu ? "apart, erf" : "apart, tanh", time_of(stream, [&] {
+            products.run(plain, tensors, o.workspace, stream);
+            behind(form);
+          }));
+  }
+  ProductShape fused = plain;
+  fused.gelu = gradient ? ProductGelu::kGradient : ProductGelu::kKeeps;
+  tensors.argument = o.argument;
+  print("library, tanh", time_of(stream, [&] {
+          products.run(fused, tensors, o.workspace, stream);
+          if (gradient) behind(Activation::kNone);
+        }));
+  if (!has_gelu_product(fused, o.workspace.size())) return;
+  if (gradient) tensors.column_sums = reinterpret_cast<float*>(o.sums);
+  print("own, tanh", time_of(stream, [&] { launch_gelu_product(fused, tensors, o.workspace, stream); }));
+  fused.gelu_form = Activation::kGelu;
+  for (const GeluProductPlan& plan :
+       {GeluProductPlan{128, 128, 1, 1}, {128, 128, 1, 8}, {128, 128, 2, 1}, {128, 128, 2, 4}, {64, 256, 1, 1}, {64, 256, 2, 1},
+        {64, 256, 2, 8}, {128, 192, 1, 1}, {128, 192, 2, 1}, {128, 192, 2, 4}}) {
+    print(fmt::format("own, erf, {}x{}, cluster {}, group {}", plan.tile_rows, plan.tile_columns, plan.cluster, plan.group),
+          time_of(stream, [&] { launch_gelu_product(fused, tensors, o.workspace, stream, plan); }));
+  }
+  tensors.column_sums = nullptr;
+  fused.gelu = gradient ? ProductGelu::kGradient : ProductGelu::kForgets;
+  if (!gradient) tensors.argument = nullptr;
+  print(gradient ? "own, erf, without sums" : "own, erf, argument not kept",
+        time_of(stream, [&] { launch_gelu_product(fused, tensors, o.workspace, stream); }));
+}
+
+void run_gelu(Products& products, const Operands& operands, cudaStream_t stream) {
+  for (const auto& [rows, hidden] : {std::pair<int64_t, int64_t>{16384, 768}, {8192, 1024}, {1024, 768}}) {
+    for (const WeightLayout layout : {WeightLayout::kOutIn, WeightLayout::kInOut}) {
+      ProductShape shape{.kind = ProductKind::kForward, .dtype = DType::kBF16, .rows = rows, .in = hidden, .out = 4 * hidden,
+                         .bias = true, .layout = layout};
+      time_gelu(products, shape, operands, stream);
+      shape = {.kind = ProductKind::kInputGradient, .dtype = DType::kBF16, .rows = rows, .in = 4 * hidden, .out = hidden,
+               .layout = layout};
+      time_gelu(products, shape, operands, stream);
+    }
+  }
+}
+
+void run(bool gelu_only) {
   const Gpu gpu("cuda");
   print_memory(gpu, "context");
   Products products(gpu, {}, false);
   print_memory(gpu, "cublasLt handle");
   std::byte* buffer = nullptr;
-  const size_t bytes = (size_t{768} << 20) + (size_t{1} << 20) + kProductWorkspaceBytes;
+  const size_t bytes = Operands::kBytes;
   SNUG_CUDA(cudaMalloc(reinterpret_cast<void**>(&buffer), bytes));
   // Small random-looking bf16 numbers: zeros run faster than real data.
   std::vector<uint16_t> values(bytes / 2);
@@ -53,6 +142,9 @@ void run() {
   for (uint16_t& v : values) v = uint16_t(0x3c00 | ((state = state * 1664525u + 1013904223u) >> 16 & 0x81ff));
   SNUG_CUDA(cudaMemcpy(buffer, values.data(), bytes, cudaMemcpyHostToDevice));
   print_memory(gpu, fmt::format("{} bytes taken", bytes).c_str());
+  const Operands operands(buffer);
+  run_gelu(products, operands, gpu.stream());
+  if (gelu_only) return;
   for (const auto& [hidden, all_rows] :
        std::vector<std::pair<int64_t, std::vector<int64_t>>>{{768, {768, 1024, 4096, 16384}}, {1024, {8192}}}) {
     for (const int64_t rows : all_rows) {
@@ -61,7 +153,7 @@ void run() {
                {hidden, 3 * hidden}, {hidden, hidden}, {hidden, 4 * hidden}, {4 * hidden, hidden}}) {
         for (const ProductKind kind : {ProductKind::kForward, ProductKind::kInputGradient, ProductKind::kWeightGradient}) {
           const ProductShape shape{kind, DType::kBF16, rows, in, out, kind == ProductKind::kForward, false};
-          const float time = time_product(products, shape, buffer, gpu.stream());
+          const float time = time_product(products, shape, operands, gpu.stream());
           layer += time;
           fmt::print("{{\"product\": {}, \"rows\": {}, \"in\": {}, \"out\": {}, \"ms\": {:.4f}, \"tflops\": {:.0f}}}\n", int(kind),
                      rows, in, out, time, 2e-9 * double(rows * in * out) / time);
@@ -72,18 +164,18 @@ void run() {
     print_memory(gpu, "products of one width");
   }
   const ProductShape small{ProductKind::kForward, DType::kBF16, 32, 768, 2, true, false};
-  fmt::print("{{\"classifier\": {:.4f}}}\n", time_product(products, small, buffer, gpu.stream()));
+  fmt::print("{{\"classifier\": {:.4f}}}\n", time_product(products, small, operands, gpu.stream()));
   const ProductShape f32{ProductKind::kForward, DType::kF32, 1024, 768, 768, true, false};
-  fmt::print("{{\"fp32\": {:.4f}}}\n", time_product(products, f32, buffer, gpu.stream()));
+  fmt::print("{{\"fp32\": {:.4f}}}\n", time_product(products, f32, operands, gpu.stream()));
   print_memory(gpu, "end");
 }
 
 }  // namespace
 }  // namespace snug::cuda
 
-int main() {
+int main(int argc, char** argv) {
   try {
-    snug::cuda::run();
+    snug::cuda::run(argc > 1 && std::string_view(argv[1]) == "gelu");
   } catch (const snug::Error& error) {
     fmt::print(stderr, "error: {}\n", error.what());
     return int(error.kind());

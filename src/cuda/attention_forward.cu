@@ -240,20 +240,6 @@ void launch_forward(const Attention& op, const Launch& call) {
 
 }  // namespace
 
-namespace attention_kernels {
-
-DeviceLimits device_limits() {
-  int device = 0, major = 0, minor = 0, multiprocessors = 0, shared_bytes = 0;
-  SNUG_CUDA(cudaGetDevice(&device));
-  SNUG_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  SNUG_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-  SNUG_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-  SNUG_CUDA(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  return {10 * major + minor, multiprocessors, size_t(shared_bytes)};
-}
-
-}  // namespace attention_kernels
-
 void launch(const Attention& op, const Launch& call) {
   SNUG_CHECK(op.spec.head_dim <= 256);
   if (call.batch->dims.tokens == 0 || call.batch->dims.sequences == 0) return;

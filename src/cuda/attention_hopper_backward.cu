@@ -88,31 +88,6 @@ struct Walk {
   }
 };
 
-// The address of shared memory of another block of the cluster.
-__device__ __forceinline__ uint32_t address_at(uint32_t address, uint32_t rank) {
-  uint32_t there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-  return there;
-}
-__device__ __forceinline__ void arrive_at_other(uint32_t barrier, uint32_t rank) {
-  const uint32_t there = address_at(barrier, rank);
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
-}
-__device__ __forceinline__ void await_other(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
-      "@!p bra again;\n"
-      "}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-__device__ __forceinline__ void cluster_meet() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
 // Nobody of the block reads the tiles of keys and values any more; the next ones are there.
 __device__ __forceinline__ void leave_keys() { meet<1, kTileThreads>(); }
 __device__ __forceinline__ void enter_keys() { meet<2, kTileThreads>(); }
@@ -443,7 +418,7 @@ struct Math {
   __device__ __forceinline__ void exchange(Accumulator& dk, Accumulator& dv, uint32_t parity) const {
     const bool gives_dv = walk.rank == 0;
     const uint32_t other = uint32_t(walk.rank ^ 1);
-    arrive_at_other(walk.other_left, other);
+    arrive_at(walk.other_left, other);
     await_other(walk.other_left, parity);
     const uint32_t to = address_at(walk.base + kKeysAt + threadIdx.x * 16, other);
 #pragma unroll
@@ -455,7 +430,7 @@ struct Math {
                    "f"(four[0]), "f"(four[1]), "f"(four[2]), "f"(four[3])
                    : "memory");
     }
-    arrive_at_other(walk.share_full, other);
+    arrive_at(walk.share_full, other);
     await_other(walk.share_full, parity);
     const float4* const got = reinterpret_cast<const float4*>(walk.memory + kKeysAt) + threadIdx.x;
 #pragma unroll

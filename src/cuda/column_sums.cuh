@@ -167,7 +167,7 @@ inline constexpr int kPieceWarps = 16;
 // more than a megabyte alone. A block does 32 columns, its warps a share of the pieces each, all in flight at once.
 static __global__ void __launch_bounds__(kPieceWarps * kWarp)
     add_pieces_kernel(const float* partials, int pieces, int width, int cols, SumTargets targets) {
-  constexpr int kShare = int(ceil_div(kColumnSumPieces, kPieceWarps));
+  constexpr int kShare = int(ceil_div(kColumnSumPieces, kPieceWarps)), kRound = kShare * kPieceWarps;
   __shared__ float sums[kPieceWarps][kWarp];
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
   const int at = int(blockIdx.x) * kWarp + lane;
@@ -177,15 +177,17 @@ static __global__ void __launch_bounds__(kPieceWarps * kWarp)
     target = targets.at[n] ? targets.at[n] + (at - n * cols) : nullptr;
   }
   const float before = target && warp == 0 ? *target : 0.0f;
-  float values[kShare];
-#pragma unroll
-  for (int i = 0; i < kShare; ++i) {
-    const int piece = i * kPieceWarps + warp;
-    values[i] = target && piece < pieces ? partials[int64_t(piece) * width + at] : 0.0f;
-  }
   float sum = 0.0f;
+  for (int first = 0; first < pieces; first += kRound) {
+    float values[kShare];
 #pragma unroll
-  for (int i = 0; i < kShare; ++i) sum += values[i];
+    for (int i = 0; i < kShare; ++i) {
+      const int piece = first + i * kPieceWarps + warp;
+      values[i] = target && piece < pieces ? partials[int64_t(piece) * width + at] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kShare; ++i) sum += values[i];
+  }
   sums[warp][lane] = sum;
   __syncthreads();
   if (warp > 0 || !target) return;

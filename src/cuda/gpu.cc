@@ -141,4 +141,14 @@ uint64_t Gpu::process_bytes() const {
   return used - std::min(used, neighbours_bytes_);
 }
 
+DeviceLimits device_limits() {
+  int device = 0, major = 0, minor = 0, multiprocessors = 0, shared_bytes = 0;
+  SNUG_CUDA(cudaGetDevice(&device));
+  SNUG_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  SNUG_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  SNUG_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  SNUG_CUDA(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return {10 * major + minor, multiprocessors, size_t(shared_bytes)};
+}
+
 }  // namespace snug::cuda

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -42,5 +43,13 @@ class Gpu {
   uint64_t neighbours_bytes_ = 0;
   cudaStream_t stream_ = nullptr;
 };
+
+// Of the current device.
+struct DeviceLimits {
+  int capability = 0;  // 10 * major + minor
+  int multiprocessors = 1;
+  size_t shared_bytes = 0;  // a block may ask for
+};
+DeviceLimits device_limits();
 
 }  // namespace snug::cuda

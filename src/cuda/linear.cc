@@ -1,5 +1,5 @@
-// Linear layers on the device: products by cuBLASLt, which adds the bias and, where that pays, applies GELU or its
-// gradient; other activations and sums over rows are kernels.
+// Linear layers on the device: products by cuBLASLt, which adds the bias, or with GELU or its gradient, where that pays,
+// by a kernel that does both; other activations and sums over rows are kernels.
 #include "ops/linear.h"
 
 #include "core/error.h"
@@ -21,6 +21,8 @@ ProductShape adapter_shape(ProductKind kind, const Tensor& u, const Tensor& up, 
   return {.kind = kind, .dtype = u.dtype, .rows = u.rows, .in = up.cols, .out = up.rows, .out_stride = y.cols};
 }
 
+bool is_gelu(Activation activation) { return activation == Activation::kGelu || activation == Activation::kGeluTanh; }
+
 void* column_of(const Tensor& y, int64_t column) {
   return static_cast<std::byte*>(y.data) + size_t(column) * dtype_bytes(y.dtype);
 }
@@ -37,7 +39,8 @@ void launch(const Linear& op, const Launch& call) {
   ProductTensors tensors{.left = x.data, .right = w.data, .bias = b.data, .result = y.data, .argument = kept.data};
   const auto activation = [&] { launch_activation(op.spec.activation, pre, y, call); };
   const bool adapted = !op.spec.adapters.first_columns.empty();
-  if (op.spec.activation == Activation::kGeluTanh && !adapted) {
+  if (is_gelu(op.spec.activation) && !adapted) {
+    shape.gelu_form = op.spec.activation;
     return call.products->run_with_gelu(shape, tensors, call.workspace, call.stream, {.without_gelu = activation});
   }
   tensors.result = pre.data;
@@ -78,9 +81,11 @@ void launch(const LinearInputGradient& op, const Launch& call) {
   shape.accumulate = op.accumulate;
   ProductTensors tensors{.left = dy.data, .right = w.data, .result = dx.data};
   if (op.activation == Activation::kNone) return call.products->run(shape, tensors, call.workspace, call.stream);
-  SNUG_CHECK(op.activation == Activation::kGeluTanh && !op.accumulate);
-  const Tensor& kept = call.in[2];
+  SNUG_CHECK(is_gelu(op.activation) && !op.accumulate);
+  const Tensor &kept = call.in[2], &db = call.out[1];
+  shape.gelu_form = op.activation;
   tensors.argument = kept.data;
+  tensors.column_sums = db.f32();
   // What is left of the epilogue's gradient: all of it, or the sums over rows.
   const auto epilogue = [&](Activation activation) {
     const Tensor in[] = {dx, kept};
@@ -88,7 +93,7 @@ void launch(const LinearInputGradient& op, const Launch& call) {
            {.in = in, .out = call.out, .workspace = call.workspace, .stream = call.stream});
   };
   call.products->run_with_gelu(shape, tensors, call.workspace, call.stream,
-                               {.without_gelu = [&] { epilogue(Activation::kGeluTanh); },
+                               {.without_gelu = [&] { epilogue(op.activation); },
                                 .with_gelu = [&] { epilogue(Activation::kNone); }});
 }
 

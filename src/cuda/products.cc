@@ -10,6 +10,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "cuda/check.h"
+#include "cuda/gelu_product.h"
 #include "cuda/gpu.h"
 #include "ops/cuda_workspace.h"
 
@@ -18,7 +19,7 @@ namespace {
 
 constexpr int kCandidates = 24;   // of the library's list, best guess first
 constexpr int kTimedRuns = 5;     // of each; the fastest counts
-constexpr int kCacheVersion = 5;
+constexpr int kCacheVersion = 6;
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) fail_call(call, cublasLtGetStatusString(status));
@@ -74,14 +75,14 @@ float fastest_run(cudaStream_t stream, const F& work) {
 
 Json shape_key(const ProductShape& s) {
   return {int(s.kind), int(s.dtype), s.rows, s.in, s.out, s.bias, s.accumulate, int(s.layout), s.out_stride, int(s.gelu),
-          s.overwrite};
+          s.overwrite, int(s.gelu_form)};
 }
 ProductShape shape_of(const Json& entry) {
   const auto number = [&](size_t i) { return entry.at(i).get<int>(); };
   return {ProductKind(number(0)), DType(number(1)), entry.at(2), entry.at(3), entry.at(4), entry.at(5), entry.at(6),
-          WeightLayout(number(7)), entry.at(8), ProductGelu(number(9)), entry.at(10)};
+          WeightLayout(number(7)), entry.at(8), ProductGelu(number(9)), entry.at(10), Activation(number(11))};
 }
-constexpr size_t kShapeFields = 11;
+constexpr size_t kShapeFields = 12;
 
 // A factor as the library sees it.
 struct Factor {
@@ -93,6 +94,7 @@ struct Factor {
 
 bool may_fuse_gelu(const ProductShape& shape) {
   if (shape.kind == ProductKind::kWeightGradient || shape.dtype == DType::kF32) return false;
+  if (shape.gelu_form != Activation::kGeluTanh) return false;
   const int64_t cols = shape.kind == ProductKind::kForward ? shape.out : shape.in;
   return cols % 8 == 0 && shape.out_stride == 0 && !shape.accumulate;
 }
@@ -213,19 +215,18 @@ void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& te
   fused.gelu = shape.kind == ProductKind::kInputGradient ? ProductGelu::kGradient
                : tensors.argument != nullptr             ? ProductGelu::kKeeps
                                                          : ProductGelu::kForgets;
-  const auto together = [&] {
-    run(fused, tensors, workspace, stream);
-    behind.with_gelu();
-  };
-  const auto apart = [&] {
+  const auto do_it = [&](Way way) {
+    if (way == Way::kOwn) return launch_gelu_product(fused, tensors, workspace, stream);
+    if (way == Way::kLibrary) {
+      run(fused, tensors, workspace, stream);
+      return behind.with_gelu();
+    }
     ProductTensors first = tensors;
     if (fused.gelu == ProductGelu::kKeeps) first.result = tensors.argument;
     run(shape, first, workspace, stream);
     behind.without_gelu();
   };
-  const bool fuses =
-      shape.rows > 0 && may_fuse_gelu(shape) && fuses_gelu(fused, tensors, workspace, stream, together, apart);
-  fuses ? together() : apart();
+  do_it(gelu_way(fused, tensors, workspace, stream, do_it));
 }
 
 const Products::Choice& Products::choice(const ProductShape& shape, const Descriptors& descriptors,
@@ -233,7 +234,7 @@ const Products::Choice& Products::choice(const ProductShape& shape, const Descri
                                          cudaStream_t stream) {
   const auto found = choices_.find(shape);
   if (found != choices_.end()) {
-    SNUG_CHECK(!found->second.declined);
+    SNUG_CHECK(found->second.way == Way::kLibrary);
     return found->second;
   }
   SNUG_CHECK(!capturing(stream));  // shapes are met once before their graph is captured
@@ -246,20 +247,30 @@ const Products::Choice& Products::choice(const ProductShape& shape, const Descri
   return choices_[shape] = *best;
 }
 
-bool Products::fuses_gelu(const ProductShape& fused, const ProductTensors& tensors, std::span<std::byte> workspace,
-                          cudaStream_t stream, const std::function<void()>& together,
-                          const std::function<void()>& apart) {
+Products::Way Products::gelu_way(const ProductShape& fused, const ProductTensors& tensors, std::span<std::byte> workspace,
+                                 cudaStream_t stream, const std::function<void(Way)>& do_it) {
+  const bool own = has_gelu_product(fused, workspace.size()), library = fused.rows > 0 && may_fuse_gelu(fused);
+  if (!own && !library) return Way::kApart;
   const auto found = choices_.find(fused);
-  if (found != choices_.end()) return !found->second.declined;
+  if (found != choices_.end() && (own || found->second.way != Way::kOwn)) return found->second.way;
   SNUG_CHECK(!capturing(stream));
-  apart();  // chooses the product's algorithm
-  const Descriptors descriptors(fused, tensors, tf32_for(fused));
-  Choice& choice = choices_[fused] =
-      measure(descriptors, tensors, workspace, stream).value_or(Choice{.declined = true});
+  const auto time = [&](Way way) { return fastest_run(stream, [&] { return do_it(way), true; }); };
+  do_it(Way::kApart);  // chooses the product's algorithm
+  Choice best{.milliseconds = time(Way::kApart), .way = Way::kApart};
+  if (library) {
+    if (const auto one = measure(Descriptors(fused, tensors, tf32_for(fused)), tensors, workspace, stream)) {
+      choices_[fused] = *one;
+      const float milliseconds = time(Way::kLibrary);
+      if (milliseconds < best.milliseconds) best = {one->algorithm, milliseconds, Way::kLibrary};
+    }
+  }
+  if (own) {
+    const float milliseconds = time(Way::kOwn);
+    if (milliseconds < best.milliseconds) best = {.milliseconds = milliseconds, .way = Way::kOwn};
+  }
   changed_ = true;
-  const auto time = [&](const std::function<void()>& work) { return fastest_run(stream, [&] { return work(), true; }); };
-  if (!choice.declined && time(together) >= time(apart)) choice = {.declined = true};
-  return !choice.declined;
+  choices_[fused] = best;
+  return best.way;
 }
 
 std::optional<Products::Choice> Products::measure(const Descriptors& d, const ProductTensors& tensors,
@@ -289,7 +300,7 @@ void Products::load() {
     const Json json = Json::parse(read_small_file(cache_file_));
     if (json.at("version") != kCacheVersion) return;
     for (const Json& entry : json.at("products")) {
-      Choice choice{.declined = entry.at(kShapeFields)};
+      Choice choice{.way = Way(entry.at(kShapeFields).get<int>())};
       for (size_t i = 0; i < std::size(choice.algorithm.data); ++i) {
         choice.algorithm.data[i] = entry.at(kShapeFields + 1 + i).get<uint64_t>();
       }
@@ -305,7 +316,7 @@ void Products::save() const {
   Json entries = Json::array();
   for (const auto& [shape, choice] : choices_) {
     Json entry = shape_key(shape);
-    entry.push_back(choice.declined);
+    entry.push_back(int(choice.way));
     for (const uint64_t word : choice.algorithm.data) entry.push_back(word);
     entries.push_back(std::move(entry));
   }

@@ -1,7 +1,7 @@
 // Matrix products of linear layers by cuBLASLt, named by their place in the layer as in ops/products.h. The algorithm of
 // a shape is chosen once: the library's candidates are timed on the device the first time a shape is met outside a
 // capture, and remembered on disk by GPU, library version and shape, so that two runs use the same one and get the same
-// bits. Whether GELU is worth doing inside the product is such a choice too.
+// bits. Whether GELU is done inside the product, and whether by the library or by a kernel of ours, is such a choice too.
 #pragma once
 
 #include <cublasLt.h>
@@ -30,8 +30,8 @@ enum class ProductKind : uint8_t {
   kWeightGradient,  // dw[out, in] += dy[rows, out]ᵀ · x[rows, in], in fp32
 };
 
-// What the library does behind a product: GELU in its tanh form behind a forward one, of which the argument is kept or
-// not, or GELU's gradient at that argument behind one for the input's gradient.
+// What is done behind a product: GELU behind a forward one, of which the argument is kept or not, or GELU's gradient at
+// that argument behind one for the input's gradient.
 enum class ProductGelu : uint8_t { kNone, kForgets, kKeeps, kGradient };
 
 struct ProductShape {
@@ -42,8 +42,9 @@ struct ProductShape {
   bool accumulate = false;  // kForward and kInputGradient: += instead of =
   WeightLayout layout = WeightLayout::kOutIn;
   int64_t out_stride = 0;  // elements from one row of y or dy to the next; 0: out
-  ProductGelu gelu = ProductGelu::kNone;  // see may_fuse_gelu()
+  ProductGelu gelu = ProductGelu::kNone;  // see may_fuse_gelu() and has_gelu_product()
   bool overwrite = false;                 // kWeightGradient only: = instead of +=
+  Activation gelu_form = Activation::kGeluTanh;  // or kGelu
 
   auto operator<=>(const ProductShape&) const = default;
 };
@@ -55,15 +56,17 @@ struct ProductTensors {
   void* result = nullptr;
   void* argument = nullptr;  // of GELU, of the shape of the result
   float scale = 1.0f;        // of the product
+  float* column_sums = nullptr;  // += the sums over rows of a result with GELU's gradient; null: not wanted
 };
 
-// Launches what is left to do behind a product that did GELU or its gradient too, and behind one that did not.
+// Launches what is left to do behind a product of the library's that did GELU or its gradient too, and behind one that
+// did not.
 struct BehindProduct {
   std::function<void()> without_gelu;
   std::function<void()> with_gelu = [] {};
 };
 
-// Whether the library may know the product with GELU; half types only.
+// Whether the library may know the product with GELU: half types, and the tanh form only.
 bool may_fuse_gelu(const ProductShape& shape);
 
 class Products {
@@ -75,26 +78,29 @@ class Products {
 
   void run(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace, cudaStream_t stream);
   // A forward product and GELU behind it, or one for the input's gradient and GELU's gradient behind it, in one where
-  // that was measured to be faster, and what is left to do. Without GELU a forward product writes the argument, where it
-  // is kept, and else the result.
+  // that was measured to be faster, and what is left to do, which is nothing behind a kernel of ours. Without GELU a
+  // forward product writes the argument, where it is kept, and else the result. column_sums is for our kernels: `behind`
+  // adds them otherwise.
   void run_with_gelu(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
                      cudaStream_t stream, const BehindProduct& behind);
   // Writes new choices to disk.
   void save() const;
 
  private:
+  // How a product and GELU are done: by two steps, by the library's one, by ours.
+  enum class Way : uint8_t { kApart, kLibrary, kOwn };
   struct Choice {
     cublasLtMatmulAlgo_t algorithm = {};
     float milliseconds = 0;  // 0: from the cache
-    bool declined = false;   // a product with GELU that is not there or slower than two steps
+    Way way = Way::kLibrary;
   };
   class Descriptors;
 
   const Choice& choice(const ProductShape& shape, const Descriptors& descriptors, const ProductTensors& tensors,
                        std::span<std::byte> workspace, cudaStream_t stream);
-  // Whether `fused` is to be used, each way being all it takes.
-  bool fuses_gelu(const ProductShape& fused, const ProductTensors& tensors, std::span<std::byte> workspace,
-                  cudaStream_t stream, const std::function<void()>& together, const std::function<void()>& apart);
+  // The way of `fused`; do_it(way) does all that way takes.
+  Way gelu_way(const ProductShape& fused, const ProductTensors& tensors, std::span<std::byte> workspace,
+               cudaStream_t stream, const std::function<void(Way)>& do_it);
   // The fastest of the library's candidates, if it has any.
   std::optional<Choice> measure(const Descriptors& descriptors, const ProductTensors& tensors,
                                 std::span<std::byte> workspace, cudaStream_t stream) const;

@@ -233,7 +233,7 @@ TEST(CudaLinearInputGradient, GoesOnThroughTheEpilogueBelow) {
         const TensorDesc weight = {dtype, Rows::kFixed, out_in ? out : in, out_in ? in : out};
         const ValueId dy = c.random(tokens(out), 1.0, 0.0, 0.0), w = c.random(weight, 1.0 / std::sqrt(double(out)));
         const ValueId db = seed % 4 ? c.target({DType::kF32, Rows::kFixed, 1, in}, true) : kNoValue;
-        const LinearInputGradient op(false, layout, Activation::kGeluTanh);
+        const LinearInputGradient op(false, layout, seed % 2 ? Activation::kGelu : Activation::kGeluTanh);
         const std::vector<ValueId> inputs = {dy, w, c.random(tokens(in), 2.0)}, outputs = {c.output(tokens(in)), db};
         c.warm_up(op, inputs, outputs);
         c.check(op, inputs, outputs, 4.0, dtype_error(dtype));

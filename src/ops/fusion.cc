@@ -39,7 +39,8 @@ void fuse_activation_gradients(Graph& graph) {
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
     const auto* epilogue = dynamic_cast<const LinearEpilogueGradient*>(node.op.get());
-    if (epilogue != nullptr && epilogue->activation == Activation::kGeluTanh) {
+    if (epilogue != nullptr &&
+        (epilogue->activation == Activation::kGelu || epilogue->activation == Activation::kGeluTanh)) {
       const ValueId dy = node.inputs[0], kept = node.inputs[1];
       const ptrdiff_t before = used[size_t(dy)];
       Node* const maker = before == kNever ? nullptr : &graph.node(size_t(before));

@@ -10,7 +10,7 @@ namespace snug {
 void fuse_bias_gradients(Graph& graph);
 
 // A layer's gradient for its input, then the gradient of GELU that made this input: one operator, since products on a
-// GPU can do both at once. Only the tanh form, which is the one they know.
+// GPU can do both at once.
 void fuse_activation_gradients(Graph& graph);
 
 }  // namespace snug

@@ -77,8 +77,9 @@ Graph two_layers(Activation activation, bool read_twice, const Recomputation& re
 }
 
 TEST(FuseActivationGradients, TheProductTakesTheEpilogueOver) {
-  for (const bool recomputed : {false, true}) {
-    Graph graph = two_layers(Activation::kGeluTanh, false, {recomputed ? Parts::all() : Parts()});
+  for (const auto& [activation, recomputed] : {std::pair{Activation::kGelu, false}, {Activation::kGelu, true},
+                                               {Activation::kGeluTanh, false}, {Activation::kGeluTanh, true}}) {
+    Graph graph = two_layers(activation, false, {recomputed ? Parts::all() : Parts()});
     Node epilogue;
     for (const Node& node : graph.nodes()) {
       if (node.op->name() == "linear_epilogue_gradient") epilogue = node;
@@ -98,9 +99,9 @@ TEST(FuseActivationGradients, TheProductTakesTheEpilogueOver) {
   }
 }
 
-// The sum of two gradients goes through GELU, and no product knows the exact GELU.
+// The sum of two gradients goes through GELU, and no product knows other activations.
 TEST(FuseActivationGradients, WhatCannotBeOneProductStaysAsItIs) {
-  for (const auto& [activation, read_twice] : {std::pair{Activation::kGeluTanh, true}, {Activation::kGelu, false}}) {
+  for (const auto& [activation, read_twice] : {std::pair{Activation::kGelu, true}, {Activation::kRelu, false}}) {
     Graph graph = two_layers(activation, read_twice);
     const size_t before = graph.nodes().size();
     fuse_activation_gradients(graph);

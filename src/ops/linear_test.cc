@@ -227,13 +227,14 @@ TEST(Linear, InputGradientGoesOnThroughTheEpilogueBelow) {
   const Batch batch;
   for (const WeightLayout layout : {WeightLayout::kOutIn, WeightLayout::kInOut}) {
     for (const bool bias : {true, false}) {
+      const Activation activation = bias ? Activation::kGelu : Activation::kGeluTanh;
       OpHarness h(batch, 6);
       const ValueId dy = h.random(13, 9), w = layout == WeightLayout::kOutIn ? h.random(9, 21) : h.random(21, 9);
       const ValueId pre = h.random(13, 21), apart = h.value(13, 21), together = h.value(13, 21);
       const ValueId db = bias ? h.random(1, 21) : kNoValue, same_db = bias ? h.filled(1, 21, h.floats(db)) : kNoValue;
       h.emit(std::make_shared<LinearInputGradient>(false, layout), {dy, w}, {apart});
-      h.emit(std::make_shared<LinearEpilogueGradient>(Activation::kGeluTanh), {apart, pre}, {apart, db});
-      h.emit(std::make_shared<LinearInputGradient>(false, layout, Activation::kGeluTanh), {dy, w, pre},
+      h.emit(std::make_shared<LinearEpilogueGradient>(activation), {apart, pre}, {apart, db});
+      h.emit(std::make_shared<LinearInputGradient>(false, layout, activation), {dy, w, pre},
              {together, same_db});
       EXPECT_EQ(h.floats(together), h.floats(apart));
       if (bias) {
