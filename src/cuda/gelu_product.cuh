@@ -133,9 +133,15 @@ struct Math {
   using Accumulators = float[Tile::kRowBlocks][Tile::kBlocks][4];
   using Bias = uint32_t[kChunk / 8];  // of a chunk: this lane's two columns of each block
 
-  // A barrier for each warpgroup: it may start products.
-  __device__ __forceinline__ static void await_turn(int group) { meet_at(1 + group, kMathThreads); }
-  __device__ __forceinline__ static void give_turn(int group) { come_to(1 + group, kMathThreads); }
+  // A barrier for each warpgroup: it may start products. Whole warps come there.
+  __device__ __forceinline__ static void await_turn(int group) {
+    __syncwarp();
+    meet_at(1 + group, kMathThreads);
+  }
+  __device__ __forceinline__ static void give_turn(int group) {
+    __syncwarp();
+    come_to(1 + group, kMathThreads);
+  }
 
   __device__ __forceinline__ void run() const {
     if (group == 1) give_turn(0);
