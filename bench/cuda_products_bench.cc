@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/threads.h"
 #include "cuda/check.h"
 #include "cuda/gelu_product.h"
 #include "cuda/gpu.h"
@@ -174,6 +175,7 @@ void run(bool gelu_only) {
 }  // namespace snug::cuda
 
 int main(int argc, char** argv) {
+  snug::sleep_at_barriers(argv);  // as the program does
   try {
     snug::cuda::run(argc > 1 && std::string_view(argv[1]) == "gelu");
   } catch (const snug::Error& error) {

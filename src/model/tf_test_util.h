@@ -7,26 +7,17 @@
 #include <vector>
 
 #include "core/crc32c.h"
+#include "core/wire_writer.h"
 
 namespace snug::tf {
 
-inline std::string varint(uint64_t value) {
-  std::string result;
-  for (; value >= 0x80; value >>= 7) result += char(value | 0x80);
-  return result + char(value);
-}
-template <class T>
-std::string fixed(T value) {
-  return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-inline uint32_t masked_crc(const std::string& bytes) {
-  const uint32_t crc = crc32c(std::as_bytes(std::span(bytes)));
-  return (crc >> 15 | crc << 17) + 0xa282ead8u;
-}
-inline std::string number_field(int number, uint64_t value) { return varint(uint64_t(number) << 3) + varint(value); }
-inline std::string bytes_field(int number, const std::string& value) {
-  return varint(uint64_t(number) << 3 | 2) + varint(value.size()) + value;
-}
+using wire::bytes_field;
+using wire::fixed;
+using wire::fixed_field;
+using wire::number_field;
+using wire::varint;
+
+inline uint32_t masked_crc(const std::string& bytes) { return masked_crc32c(crc32c(std::as_bytes(std::span(bytes)))); }
 
 struct BundleEntry {
   uint64_t dtype = 1;
@@ -39,7 +30,7 @@ struct BundleEntry {
     std::string dimensions;
     for (const uint64_t extent : shape) dimensions += bytes_field(2, number_field(1, extent));
     return number_field(1, dtype) + bytes_field(2, dimensions) + number_field(3, shard) + number_field(4, offset) +
-           number_field(5, bytes) + varint(6 << 3 | 5) + fixed(crc) + extra;
+           number_field(5, bytes) + fixed_field(6, crc) + extra;
   }
 };
 

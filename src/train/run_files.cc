@@ -10,7 +10,6 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/json.h"
 
 namespace snug {
 
@@ -26,20 +25,33 @@ FolderLock::FolderLock(const std::filesystem::path& folder) {
 
 FolderLock::~FolderLock() { ::close(fd_); }
 
-MetricsLog::MetricsLog(const std::filesystem::path& file, uint64_t resumed_step) : path_(file) {
+namespace {
+
+// One file, begun anew by every start with what is kept of metrics.jsonl, so that no step is in it twice.
+std::filesystem::path event_path(const std::filesystem::path& folder) {
+  make_directories(folder / "tensorboard");
+  return folder / "tensorboard" / "events.out.tfevents.snug";
+}
+
+}  // namespace
+
+MetricsLog::MetricsLog(const std::filesystem::path& folder, uint64_t resumed_step)
+    : path_(folder / "metrics.jsonl"), events_(event_path(folder)) {
   if (resumed_step == 0) {
-    std::filesystem::remove(file);
-  } else if (std::ifstream in(file); in) {
-    OutputFile kept(file);
+    std::filesystem::remove(path_);
+  } else if (std::ifstream in(path_); in) {
+    OutputFile kept(path_);
     for (std::string text; std::getline(in, text);) {
       const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
       // A line torn by a kill is no JSON; everything after the resumed step will be written again.
-      if (json.is_object() && json.value("step", ~uint64_t{0}) <= resumed_step) kept.write(text + "\n");
+      if (!json.is_object() || json.value("step", ~uint64_t{0}) > resumed_step) continue;
+      kept.write(text + "\n");
+      add_events(json);
     }
     kept.commit();
   }
-  file_ = std::fopen(file.c_str(), "a");
-  if (file_ == nullptr) fail(ErrorKind::kStorage, "{}: cannot open: {}", file.string(), std::strerror(errno));
+  file_ = std::fopen(path_.c_str(), "a");
+  if (file_ == nullptr) fail(ErrorKind::kStorage, "{}: cannot open: {}", path_.string(), std::strerror(errno));
 }
 
 MetricsLog::~MetricsLog() { std::fclose(file_); }
@@ -48,6 +60,20 @@ void MetricsLog::line(const std::string& text) {
   if (std::fputs(text.c_str(), file_) < 0 || std::fputc('\n', file_) < 0 || std::fflush(file_) != 0) {
     fail(ErrorKind::kStorage, "{}: cannot write: {}", path_.string(), std::strerror(errno));
   }
+  add_events(Json::parse(text));
+  events_.flush();
+}
+
+// "loss" is shown as train/loss, "eval_loss" as eval/loss.
+void MetricsLog::add_events(const Json& line) {
+  constexpr std::string_view kEval = "eval_";
+  std::vector<Scalar> scalars;
+  for (const auto& [name, value] : line.items()) {
+    if (!value.is_number() || name == "step") continue;
+    const bool eval = name.starts_with(kEval);
+    scalars.push_back({(eval ? "eval/" : "train/") + name.substr(eval ? kEval.size() : 0), value.get<double>()});
+  }
+  events_.add(line.at("step"), scalars);
 }
 
 void MetricsLog::step(const StepMetrics& m) {

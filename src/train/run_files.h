@@ -1,11 +1,13 @@
-// What a run leaves in its output folder besides the model and checkpoints: a lock while it runs, metrics.jsonl line by
-// line, run.json at the end.
+// What a run writes into its output folder while it goes, besides checkpoints: a lock, and metrics.jsonl line by line with
+// the same numbers for TensorBoard.
 #pragma once
 
 #include <cstdio>
 #include <filesystem>
 
+#include "core/json.h"
 #include "snug/snug.h"
+#include "train/event_file.h"
 
 namespace snug {
 
@@ -25,7 +27,7 @@ class FolderLock {
 class MetricsLog {
  public:
   // Keeps the lines of steps up to `resumed_step` that an earlier run wrote, drops the rest.
-  MetricsLog(const std::filesystem::path& file, uint64_t resumed_step);
+  MetricsLog(const std::filesystem::path& folder, uint64_t resumed_step);
   ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
@@ -35,9 +37,11 @@ class MetricsLog {
 
  private:
   void line(const std::string& text);
+  void add_events(const Json& line);
 
   std::filesystem::path path_;
   std::FILE* file_ = nullptr;
+  EventFile events_;
 };
 
 }  // namespace snug

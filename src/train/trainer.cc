@@ -19,6 +19,7 @@
 #include "model/weight_files.h"
 #include "train/checkpoint.h"
 #include "train/run_files.h"
+#include "train/run_report.h"
 #include "train/training_job.h"
 
 namespace snug {
@@ -140,7 +141,7 @@ Trainer::Trainer(const TrainingJob& job, std::optional<Resume> resume,
   }
   load();
   engine_->weights_changed();
-  log_ = std::make_unique<MetricsLog>(output() / "metrics.jsonl", first_step_);
+  log_ = std::make_unique<MetricsLog>(output(), first_step_);
 }
 
 std::vector<CheckpointTensor> Trainer::checkpoint_tensors() const {
@@ -497,6 +498,7 @@ TrainSummary train(const TrainOptions& options, const std::function<void(const S
   // Only now: the arena is gone, and writing the vocabulary takes memory that no plan has to count.
   save_description(options.output_dir, job.folder.config, head_of(job.task), *job.folder.tokenizer);
   write_file_atomically(fs::path(options.output_dir) / "run.json", summary.to_json() + "\n");
+  write_run_report(options.output_dir, summary);
   return summary;
 }
 

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import time
 import unittest
+from xml.etree import ElementTree
 
 from harness import SNUG, SnugTest, read_losses, run, write_csv
 
@@ -65,6 +66,22 @@ class Resume(SnugTest):
         self.assertIn("saved", err.decode())
         steps = max(read_losses(self.path("stopped")))
         self.assertTrue(os.path.isdir(self.path("stopped", "checkpoints", f"step-{steps}")))
+
+    def test_what_a_run_tells(self):
+        run(*self.command("told"))
+        report = ElementTree.parse(self.path("told", "report.html")).getroot()
+        self.assertEqual(len(list(report.iter("circle"))), 6, "a dot for each evaluation")
+        cells = {row[0].text: row[1].text for row in report.iter("tr")}
+        self.assertEqual(cells["steps"], "60")
+        self.assertIn("measured peak", cells)
+        events = self.path("told", "tensorboard", "events.out.tfevents.snug")
+        with open(events, "rb") as f:
+            whole = f.read()
+        self.assertEqual(whole.count(b"train/loss"), 60)
+        self.assertEqual(whole.count(b"eval/accuracy"), 6)
+        run(*self.command("told", "--resume-from-checkpoint", "latest"))
+        with open(events, "rb") as f:
+            self.assertEqual(f.read().count(b"train/loss"), 60, "no step is there twice")
 
     def test_resuming_something_else_is_refused(self):
         run(*self.command("run", "--max-steps", "10"))
