@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "core/progress.h"
 #include "cuda/check.h"
 
 namespace snug::cuda {
@@ -113,7 +114,14 @@ Gpu::Gpu(const std::string& name) : ordinal_(parse_ordinal(name)) {
   char bus_id[32] = {};
   SNUG_CUDA(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), ordinal_));
   neighbours_bytes_ = ManagementLibrary().used_bytes(bus_id);
-  SNUG_CUDA(cudaSetDevice(ordinal_));  // the context
+  const cudaError_t context = cudaSetDevice(ordinal_);
+  if (context == cudaErrorMemoryAllocation) {
+    throw Error(ErrorKind::kBudget,
+                fmt::format("other processes hold {} of {}'s {}: not even CUDA's own context fits beside them",
+                            format_bytes(neighbours_bytes_), this->name(), format_bytes(properties.totalGlobalMem)),
+                "wait for them, choose another GPU, or use --device cpu");
+  }
+  check(context, "cudaSetDevice");
   SNUG_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
 }
 

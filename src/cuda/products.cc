@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kCandidates = 24;   // of the library's list, best guess first
 constexpr int kTimedRuns = 5;     // of each; the fastest counts
-constexpr int kCacheVersion = 6;
+constexpr int kCacheVersion = 7;
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) fail_call(call, cublasLtGetStatusString(status));
@@ -155,10 +155,10 @@ class Products::Descriptors {
   void set_epilogue(const ProductShape& shape, const ProductTensors& tensors) {
     int epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     const auto add = [&](int part) { epilogue = epilogue == CUBLASLT_EPILOGUE_DEFAULT ? part : epilogue | part; };
-    if (shape.bias) {
-      add(CUBLASLT_EPILOGUE_BIAS);
-      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, tensors.bias);
-    }
+    const bool sums = shape.bias && shape.kind == ProductKind::kWeightGradient;
+    if (sums) add(left_first ? CUBLASLT_EPILOGUE_BGRADA : CUBLASLT_EPILOGUE_BGRADB);
+    if (shape.bias && !sums) add(CUBLASLT_EPILOGUE_BIAS);
+    if (shape.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, sums ? tensors.column_sums : tensors.bias);
     const bool gradient = shape.gelu == ProductGelu::kGradient;
     if (shape.gelu == ProductGelu::kForgets) add(CUBLASLT_EPILOGUE_GELU);
     if (shape.gelu == ProductGelu::kKeeps) add(CUBLASLT_EPILOGUE_GELU_AUX);
@@ -226,7 +226,19 @@ void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& te
     run(shape, first, workspace, stream);
     behind.without_gelu();
   };
-  do_it(gelu_way(fused, tensors, workspace, stream, do_it));
+  const Ways there = {.library = shape.rows > 0 && may_fuse_gelu(fused), .own = has_gelu_product(fused, workspace.size())};
+  do_it(fastest_way(fused, there, tensors, workspace, stream, do_it));
+}
+
+void Products::run_with_sums(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
+                             cudaStream_t stream, bool adds, const std::function<void()>& sums) {
+  ProductShape fused = shape;
+  fused.bias = true;
+  const auto do_it = [&](Way way) {
+    run(way == Way::kLibrary ? fused : shape, tensors, workspace, stream);
+    if (way == Way::kApart) sums();
+  };
+  do_it(fastest_way(fused, {.library = shape.rows > 0 && !adds}, tensors, workspace, stream, do_it));
 }
 
 const Products::Choice& Products::choice(const ProductShape& shape, const Descriptors& descriptors,
@@ -247,24 +259,23 @@ const Products::Choice& Products::choice(const ProductShape& shape, const Descri
   return choices_[shape] = *best;
 }
 
-Products::Way Products::gelu_way(const ProductShape& fused, const ProductTensors& tensors, std::span<std::byte> workspace,
-                                 cudaStream_t stream, const std::function<void(Way)>& do_it) {
-  const bool own = has_gelu_product(fused, workspace.size()), library = fused.rows > 0 && may_fuse_gelu(fused);
-  if (!own && !library) return Way::kApart;
+Products::Way Products::fastest_way(const ProductShape& fused, Ways there, const ProductTensors& tensors,
+                                    std::span<std::byte> workspace, cudaStream_t stream, const std::function<void(Way)>& do_it) {
+  if (!there.own && !there.library) return Way::kApart;
   const auto found = choices_.find(fused);
-  if (found != choices_.end() && (own || found->second.way != Way::kOwn)) return found->second.way;
+  if (found != choices_.end() && (there.own || found->second.way != Way::kOwn)) return found->second.way;
   SNUG_CHECK(!capturing(stream));
   const auto time = [&](Way way) { return fastest_run(stream, [&] { return do_it(way), true; }); };
   do_it(Way::kApart);  // chooses the product's algorithm
   Choice best{.milliseconds = time(Way::kApart), .way = Way::kApart};
-  if (library) {
+  if (there.library) {
     if (const auto one = measure(Descriptors(fused, tensors, tf32_for(fused)), tensors, workspace, stream)) {
       choices_[fused] = *one;
       const float milliseconds = time(Way::kLibrary);
       if (milliseconds < best.milliseconds) best = {one->algorithm, milliseconds, Way::kLibrary};
     }
   }
-  if (own) {
+  if (there.own) {
     const float milliseconds = time(Way::kOwn);
     if (milliseconds < best.milliseconds) best = {.milliseconds = milliseconds, .way = Way::kOwn};
   }

@@ -38,7 +38,7 @@ struct ProductShape {
   ProductKind kind = ProductKind::kForward;
   DType dtype = DType::kF32;  // of the factors; kI8: kForward only, without bias, to int32, see multiplies_bytes()
   int64_t rows = 0, in = 0, out = 0;
-  bool bias = false;        // kForward only
+  bool bias = false;        // kForward: added; kWeightGradient: the sums of dy over rows are written to column_sums, see run_with_sums()
   bool accumulate = false;  // kForward and kInputGradient: += instead of =
   WeightLayout layout = WeightLayout::kOutIn;
   int64_t out_stride = 0;  // elements from one row of y or dy to the next; 0: out
@@ -83,6 +83,11 @@ class Products {
   // adds them otherwise.
   void run_with_gelu(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
                      cudaStream_t stream, const BehindProduct& behind);
+  // A product for a weight's gradient, and the sums of dy over rows, which are written to column_sums where the library
+  // does both in one, and that was measured to be faster than sums(), which adds to column_sums. `adds`: column_sums may
+  // hold something already, so that nothing may be written over it.
+  void run_with_sums(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
+                     cudaStream_t stream, bool adds, const std::function<void()>& sums);
   // Writes new choices to disk.
   void save() const;
 
@@ -98,9 +103,12 @@ class Products {
 
   const Choice& choice(const ProductShape& shape, const Descriptors& descriptors, const ProductTensors& tensors,
                        std::span<std::byte> workspace, cudaStream_t stream);
-  // The way of `fused`; do_it(way) does all that way takes.
-  Way gelu_way(const ProductShape& fused, const ProductTensors& tensors, std::span<std::byte> workspace,
-               cudaStream_t stream, const std::function<void(Way)>& do_it);
+  // The fastest of two steps and the other ways that there are; do_it(way) does all that way takes.
+  struct Ways {
+    bool library = false, own = false;
+  };
+  Way fastest_way(const ProductShape& fused, Ways there, const ProductTensors& tensors, std::span<std::byte> workspace,
+                  cudaStream_t stream, const std::function<void(Way)>& do_it);
   // The fastest of the library's candidates, if it has any.
   std::optional<Choice> measure(const Descriptors& descriptors, const ProductTensors& tensors,
                                 std::span<std::byte> workspace, cudaStream_t stream) const;

@@ -423,6 +423,7 @@ StepGraph GraphWriter::finish(ValueId loss, ValueId result) {
     append_backward(graph_, recompute);
     fuse_bias_gradients(graph_);
     fuse_activation_gradients(graph_);
+    fuse_bias_sums(graph_);
     if (options_.gradients_outside) move_gradients_outside(graph_);
   }
   return {std::move(graph_), loss, result};
