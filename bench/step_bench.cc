@@ -3,7 +3,7 @@
 //   step_bench 8x128 sst2            cases: NxL (N texts of L tokens) or sst2 (32 texts with the lengths SST-2 has)
 //   DEVICE=cuda step_bench large:16x512    the same for BERT-large, on a GPU; MEMORY states a budget in bytes
 //   step_bench gpt2:1x512 gpt2-medium:8x1024    causal language models of 124M and 355M parameters
-//   CAPACITY pins the tokens of a micro-batch, OFFLOAD what lies outside of the device (none, state, gradients), RECOMPUTE=all
+//   CAPACITY pins the tokens of a micro-batch, OFFLOAD what lies outside of the device (as --offload), RECOMPUTE=all
 //   recomputes everything, OPTIM names the optimizer, FREEZE an entry of --freeze, LORA a rank of adapters
 #include <fmt/format.h>
 
@@ -141,7 +141,10 @@ void run(const std::string& name) {
   if (c.head == Head::kCausalLm) request.workload.target_rule = TargetRule::kEveryToken;
   if (const char* capacity = std::getenv("CAPACITY")) request.pinned_capacity = std::stol(capacity);
   if (const char* offload = std::getenv("OFFLOAD")) {
-    request.pinned_offload = Offload(std::ranges::find(kOffloadNames, offload) - kOffloadNames.begin());
+    PlanChoice asked;
+    if (!parse_offload(offload, asked)) fail(ErrorKind::kUsage, "OFFLOAD is {}", offload);
+    request.pinned_offload = asked.offload;
+    request.activations_outside = asked.activations_outside;
   }
   if (std::string(environment("RECOMPUTE", "")) == "all") request.pinned_recompute = Recomputation(size_t(model->layers()) + 1, Parts::all());
   request.optimizer = parse_optimizer(environment("OPTIM", "adamw"), 0.9);
@@ -170,7 +173,7 @@ void run(const std::string& name) {
              "\"recompute\": \"{}\", \"offload\": \"{}\", \"host_bytes\": {}, \"head_chunk\": {}, \"converts_weights\": {}, \"budget_bytes\": {}, \"minimum_bytes\": {}, \"predicted_bytes\": {}, "
              "\"measured_bytes\": {}, \"grown_since_first_step\": {}}}\n",
              name, platform->name(), dtype_name(plan.compute), num_threads(), request.workload.step_tokens, median * 1e3,
-             seconds[0] * 1e3, double(request.workload.step_tokens) / median, plan.capacity.tokens, describe(plan.choice.recompute, plan.layers), offload_name(plan.choice.offload), plan.layout.outside_bytes,
+             seconds[0] * 1e3, double(request.workload.step_tokens) / median, plan.capacity.tokens, describe(plan.choice.recompute, plan.layers), offload_text(plan.choice), plan.layout.outside_bytes,
              plan.choice.head_chunk, plan.choice.converts_weights, plan.budget_bytes, plan.minimum_budget_bytes, plan.peak_bytes, platform->peak_bytes(), platform->peak_bytes() - after_first);
   std::fflush(stdout);
 }

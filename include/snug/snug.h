@@ -84,7 +84,7 @@ struct TrainOptions : CommonOptions {
   std::string quantize;                   // int8: matrices that are not trained; empty: none
   std::string recompute = "auto";         // auto, none, all, a number of layers, or parts: norms,activations,mlp,attention,sums
   int64_t micro_batch_tokens = 0;         // 0: the planner chooses
-  std::string offload = "auto";           // optimizer state outside of the device: auto, none, state, gradients (and state)
+  std::string offload = "auto";           // outside of the device: auto, none, or any of state,gradients,activations
   std::optional<uint64_t> host_memory_bytes;  // beside a GPU: most that the process may occupy on the host
   bool calibrate = false;                 // time a small model of this width first, unless that was done before
   bool sweep = false;                     // plan(): also the best plans for other budgets

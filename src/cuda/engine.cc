@@ -39,6 +39,7 @@ CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, cons
       arena_(plan.arena_bytes, gpu.stream()),
       tables_(device_tables(plan.capacity, model.parameters(), plan.scoring != nullptr)),
       outside_(plan.layout.outside_bytes, gpu.stream()),
+      copies_(plan.layout.stowed.size()),
       converted_(arena_, plan.compute == DType::kF32 ? DType::kBF16 : plan.compute) {
   const bool training = plan.scoring != nullptr;
   device_batch_ = {.dims = {},
@@ -112,7 +113,8 @@ void CudaEngine::launch_nodes(Program& program, const Dims& dims, const StepCont
                                    .outside = outside_.base(),
                                    .layout = &plan_.layout,
                                    .stream = gpu_.stream(),
-                                   .products = &products_});
+                                   .products = &products_,
+                                   .copies = &copies_});
   });
 }
 

@@ -7,6 +7,7 @@
 #include <deque>
 #include <vector>
 
+#include "cuda/copy_stream.h"
 #include "cuda/gpu.h"
 #include "cuda/launch.h"
 #include "cuda/memory.h"
@@ -80,6 +81,7 @@ class CudaEngine : public Engine {
   DeviceArena arena_;
   DeviceTables tables_;
   PinnedMemory outside_;
+  CopyStream copies_;
   ConvertedWeights converted_;  // weights that exist in a half type alone
   Batch device_batch_;  // arrays in the arena
   Program step_, scoring_;

@@ -32,6 +32,7 @@ struct Variant {
   Optimizer optimizer = Optimizer::kAdamW;
   Offload offload = Offload::kNone;
   LossOptions loss{};
+  bool activations_outside = false;
 };
 
 // The first so many layers, and the embeddings.
@@ -71,7 +72,8 @@ Plan plan_for(const Model& model, const Variant& variant, DeviceKind kind) {
   request.device = {.kind = kind, .threads = num_threads()};
   if (kind == DeviceKind::kCuda) complete_for_gpu(request, 0);
   request.pinned_capacity = variant.capacity;
-  request.pinned_choice = {variant.recompute, is_language(model) ? variant.head_chunk : 0, variant.converts, variant.offload};
+  request.pinned_choice = {variant.recompute, is_language(model) ? variant.head_chunk : 0, variant.converts, variant.offload,
+                           variant.activations_outside};
   return make_plan(request);
 }
 
@@ -351,6 +353,38 @@ TEST_F(CudaEngineTest, StateAndGradientsOnTheHostGiveTheSameBits) {
   }
 }
 
+// What recomputed layers keep comes back as it was, for every bucket and micro-batch, beside whatever else lies on the host.
+TEST_F(CudaEngineTest, ActivationsOnTheHostGiveTheSameBits) {
+  SNUG_NEEDS_GPU();
+  for (const auto& [family, head] : {std::pair{Family::kBert, Head::kClassifier}, {Family::kGpt2, Head::kCausalLm}}) {
+    ModelConfig config = small_config(family);
+    config.num_hidden_layers = 6;
+    model_ = make_model(config, head);
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      for (const int64_t capacity : {kWhole, int64_t{300}}) {
+        // The last layer's backward reads what two layers have made.
+        for (const auto& [recompute, stowed_values] : {std::pair{whole(6), size_t{4}}, {whole(4), size_t{3}}}) {
+          SCOPED_TRACE(testing::Message() << architecture(family, head) << ", " << dtype_name(compute) << ", " << capacity << " tokens, "
+                                          << describe(recompute, 6));
+          Variant variant{.capacity = capacity, .recompute = recompute, .compute = compute};
+          const Curve inside = on_gpu(variant);
+          variant.activations_outside = true;
+          const Plan plan = plan_for(*model_, variant, DeviceKind::kCuda);
+          EXPECT_EQ(plan.layout.stowed.size(), stowed_values);
+          EXPECT_GE(plan.layout.outside_bytes, plan.layout.stowed.size() * size_t(capacity * 128) * dtype_bytes(compute));
+          const Curve stowed = on_gpu(variant);
+          EXPECT_EQ(inside.losses, stowed.losses);
+          EXPECT_EQ(inside.weights, stowed.weights);
+          variant.offload = Offload::kGradients;
+          const Curve all = on_gpu(variant);
+          EXPECT_EQ(inside.losses, all.losses);
+          EXPECT_EQ(inside.weights, all.weights);
+        }
+      }
+    }
+  }
+}
+
 // Prediction and embedding have a plan of their own, in which the factors of products exist in the compute type alone.
 TEST_F(CudaEngineTest, ScoresAndEmbeddingsAgreeWithTheCpu) {
   SNUG_NEEDS_GPU();
@@ -391,15 +425,17 @@ TEST_F(CudaEngineTest, MemoryStaysAsItIsAfterTheStart) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
   Products products(gpu, cache_, false);
-  const Variant variant{300, whole(2), DType::kBF16};
-  const Plan plan = plan_for(*model_, variant, DeviceKind::kCuda);
-  CudaEngine engine(*model_, plan, /*seed=*/5, gpu, products);
-  train(engine, *model_, variant.capacity, 1);
-  const uint64_t before = gpu.memory().used_bytes;
-  train(engine, *model_, variant.capacity, 5);
-  engine.score(step_data(*model_, 0, variant.capacity)[0].view());
-  engine.result();
-  EXPECT_EQ(gpu.memory().used_bytes, before);
+  for (const bool activations_outside : {false, true}) {
+    const Variant variant{.capacity = 300, .recompute = whole(3), .compute = DType::kBF16, .activations_outside = activations_outside};
+    const Plan plan = plan_for(*model_, variant, DeviceKind::kCuda);
+    CudaEngine engine(*model_, plan, /*seed=*/5, gpu, products);
+    train(engine, *model_, variant.capacity, 1);
+    const uint64_t before = gpu.memory().used_bytes;
+    train(engine, *model_, variant.capacity, 5);
+    engine.score(step_data(*model_, 0, variant.capacity)[0].view());
+    engine.result();
+    EXPECT_EQ(gpu.memory().used_bytes, before) << activations_outside;
+  }
 }
 
 TEST_F(CudaEngineTest, ANumberThatIsNotFiniteChangesNoWeight) {

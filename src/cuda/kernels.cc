@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "ops/activation_traffic.h"
 #include "ops/attention.h"
 #include "ops/binary_cross_entropy.h"
 #include "ops/cached_attention.h"
@@ -40,6 +41,7 @@ LaunchFunction launcher_of(const Op& op) {
       entry<AdapterGradient>(),
       entry<Attention>(),
       entry<AttentionGradient>(),
+      entry<AwaitActivation>(),
       entry<BinaryCrossEntropy>(),
       entry<CachedAttention>(),
       entry<Convert>(),
@@ -50,6 +52,7 @@ LaunchFunction launcher_of(const Op& op) {
       entry<EmbeddingGradient>(),
       entry<EndToken>(),
       entry<EndTokenGradient>(),
+      entry<FetchActivation>(),
       entry<FetchGradient>(),
       entry<LayerNorm>(),
       entry<Linear>(),
@@ -66,6 +69,7 @@ LaunchFunction launcher_of(const Op& op) {
       entry<SpanLoss>(),
       entry<SquaredError>(),
       entry<StoreGradient>(),
+      entry<StowActivation>(),
       entry<TargetRows>(),
       entry<TargetRowsGradient>(),
       entry<VocabularyLoss>(),

@@ -14,6 +14,7 @@
 
 namespace snug::cuda {
 
+class CopyStream;
 class Products;
 
 struct Launch {
@@ -30,6 +31,7 @@ struct Launch {
   const ArenaLayout* layout = nullptr;
   cudaStream_t stream = nullptr;
   Products* products = nullptr;
+  CopyStream* copies = nullptr;
 };
 
 }  // namespace snug::cuda

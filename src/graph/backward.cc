@@ -179,6 +179,7 @@ void BackwardPass::make(ValueId clone) {
     if (out != kNoValue) made_.insert(out = clone_of(out));  // also the kept ones: an operator writes all its outputs
   }
   node.in_forward = false;
+  node.segment = segment_;
   graph_.nodes_.push_back(std::move(node));
 }
 

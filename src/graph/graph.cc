@@ -60,6 +60,11 @@ void Graph::keep(ValueId value) { kept_.push_back(value); }
 
 void Graph::hold(ValueId value) { held_.push_back(value); }
 
+int Graph::stow(ValueId value) {
+  stowed_.push_back(value);
+  return int(stowed_.size()) - 1;
+}
+
 void Graph::drop_nodes(const std::vector<bool>& dropped) {
   std::vector<Node> kept;
   for (size_t n = 0; n < nodes_.size(); ++n) {

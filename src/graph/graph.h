@@ -50,6 +50,9 @@ class Graph {
   // A value whose contents stay from one run to the next: nothing else ever takes its place.
   void hold(ValueId value);
 
+  // A value that lies outside of the arena between its forward and its backward; the number of its place there.
+  int stow(ValueId value);
+
   // For rewrites of a finished graph.
   Node& node(size_t index) { return nodes_[index]; }
   void drop_nodes(const std::vector<bool>& dropped);
@@ -61,6 +64,7 @@ class Graph {
   const std::vector<std::string>& segments() const { return segments_; }
   const std::vector<ValueId>& kept() const { return kept_; }
   const std::vector<ValueId>& held() const { return held_; }
+  const std::vector<ValueId>& stowed() const { return stowed_; }  // by that number
   const Value& value(ValueId id) const { return values_[size_t(id)]; }
   int scalars() const { return scalars_; }
 
@@ -70,7 +74,7 @@ class Graph {
   std::vector<Value> values_;
   std::vector<Node> nodes_;
   std::vector<std::string> segments_;
-  std::vector<ValueId> kept_, held_;
+  std::vector<ValueId> kept_, held_, stowed_;
   std::vector<std::pair<ValueId, ValueId>> seeds_;
   Part part_ = Part::kSums;
   int scalars_ = 0;

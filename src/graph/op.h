@@ -16,6 +16,8 @@
 
 namespace snug {
 
+class Memory;
+
 // The sizes of a micro-batch: at planning time the capacity, at run time what is really there (never more).
 struct Dims {
   int64_t tokens = 0;     // sum of the sequences' lengths
@@ -96,6 +98,8 @@ struct Call {
   std::span<std::byte> workspace;  // workspace_bytes() or more, 64-byte aligned, contents undefined
   const Batch* batch = nullptr;
   const StepContext* step = nullptr;
+  Memory* outside = nullptr;         // of the arena
+  std::span<const size_t> stowed{};  // where the values of Graph::stowed() lie there
 };
 
 // What the size of a workspace depends on: the micro-batch, the device, and the shapes of one node.
@@ -150,7 +154,7 @@ struct Node {
   OpPtr op;
   std::vector<ValueId> inputs;   // kNoValue where an optional input is absent
   std::vector<ValueId> outputs;  // kNoValue where an optional output is not wanted
-  int segment = 0;               // embeddings, each layer, head
+  int segment = 0;               // embeddings, each layer, head; in backward the one whose gradients it is for
   Part part = Part::kSums;       // of the segment: the unit of recomputation
   bool in_forward = true;
 };

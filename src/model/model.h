@@ -40,6 +40,7 @@ struct GraphOptions {
   bool converts_weights = false;  // factors are converted to the compute type when used, instead of kept as copies
   bool bf16_weights = false;      // trained matrices exist in bf16 alone
   bool gradients_outside = false;  // parameters' gradients are fetched and stored by segment, see ops/gradient_traffic.h
+  bool activations_outside = false;  // what recomputed layers keep is stowed and fetched, see ops/activation_traffic.h
   int64_t context = 0;            // generation: tokens a text can grow to
   SampleSpec sample{};            // generation
 };

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "graph/backward.h"
 #include "model/adapter.h"
+#include "ops/activation_traffic.h"
 #include "ops/attention.h"
 #include "ops/binary_cross_entropy.h"
 #include "ops/cached_attention.h"
@@ -424,6 +425,7 @@ StepGraph GraphWriter::finish(ValueId loss, ValueId result) {
     fuse_bias_gradients(graph_);
     fuse_activation_gradients(graph_);
     fuse_bias_sums(graph_);
+    if (options_.activations_outside) move_activations_outside(graph_, recompute);
     if (options_.gradients_outside) move_gradients_outside(graph_);
   }
   return {std::move(graph_), loss, result};

@@ -70,16 +70,17 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   }
   take(layout.transient, transient_bytes);
   layout.bytes = align_up(layout.bytes, kPage);
+  const auto put = [&](size_t& offset, size_t bytes) {
+    offset = layout.outside_bytes;
+    layout.outside_bytes += align_up(bytes, kPage);
+  };
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& p = parameters[i];
-    const auto put = [&](size_t& offset, size_t bytes) {
-      offset = layout.outside_bytes;
-      layout.outside_bytes += align_up(bytes, kPage);
-    };
     if (weight_outside(p)) put(layout.parameters[i].outside_weight, exact_bytes(p));
     if (gradient_outside(p)) put(layout.parameters[i].outside_gradient, exact_bytes(p));
     if (state_outside(p)) put(layout.parameters[i].outside_state, state_bytes(needs.optimizer, p));
   }
+  for (const size_t bytes : needs.stowed_bytes) put(layout.stowed.emplace_back(), bytes);
   return layout;
 }
 

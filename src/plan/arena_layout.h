@@ -39,6 +39,7 @@ struct ArenaLayout {
   Stretch tables;  // what a device keeps besides: micro-batches, chunks of the update
   Stretch transient;
   size_t bytes = 0;  // whole pages
+  std::vector<size_t> stowed;  // outside: by the numbers of Graph::stowed()
   size_t outside_bytes = 0;
 };
 
@@ -52,6 +53,7 @@ struct ArenaNeeds {
   Offload offload = Offload::kNone;
   bool state_visits = false;  // state that lies outside comes into the transient region, a parameter's at a time, to be updated
   size_t transient_bytes = 0, table_bytes = 0;
+  std::vector<size_t> stowed_bytes{};
 };
 
 ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& needs);

@@ -24,6 +24,8 @@ constexpr Rates kCpu = {100e9, 100e9, 10e9, 24, 10, 310};
 constexpr double kTrafficForward = 34, kTraffic = 100;
 // A PCIe 5 bus in both directions together, and a file that the system mostly keeps in its cache.
 constexpr double kBusBytesPerSecond = 60e9, kFileBytesPerSecond = 1.5e9;
+// One direction of the bus alone, by the engines that copy; and what it takes to start a copy and to wait for its end.
+constexpr double kCopyBytesPerSecond = 50e9, kCopySeconds = 8e-6;
 constexpr double kUpdateBytes = 28;  // a parameter: weight, gradient and moments read, all but the gradient written
 
 size_t index_of(Part part) {
@@ -70,6 +72,26 @@ double offload_seconds(const PlanRequest& request, Offload offload, double passe
   double bytes = cpu ? 16 : 24;  // moments, and beside a GPU the weight, there and back
   if (offload == Offload::kGradients) bytes += 8 + 8 * passes;  // for the norm and the update; fetched and stored
   return bytes * parameters / rate;
+}
+
+// What recomputed layers keep goes over the bus while other layers are computed: what takes longer than they do counts. A CPU
+// waits for its file.
+double stowing_seconds(const PlanRequest& request, const Speed& speed, const PlanChoice& choice, double tokens, double passes) {
+  if (!choice.activations_outside) return 0;
+  const double bytes = tokens * double(request.model->config().hidden_size) * double(dtype_bytes(request.graph.compute));
+  const double layer = tokens * speed.token_layer + passes * speed.pass_layer, copy = bytes / kCopyBytesPerSecond;
+  double seconds = 0;
+  for (size_t i = 0; i < speed.shares.size() && i + 1 < choice.recompute.size(); ++i) {
+    if (!speed.has_backward(i) || choice.recompute[i + 1] != Parts::all()) continue;
+    if (request.device.kind == DeviceKind::kCpu) {
+      seconds += 2 * bytes / kFileBytesPerSecond;
+      continue;
+    }
+    const double forward = Speed::kForwardShare * layer,
+                 backward = (speed.shares[i] - Speed::kForwardShare) * layer + tokens * speed.recomputing(Parts::all());
+    seconds += 2 * passes * kCopySeconds + std::max(0.0, copy - forward) + std::max(0.0, copy - backward);
+  }
+  return seconds;
 }
 
 }  // namespace
@@ -152,7 +174,7 @@ double step_seconds(const PlanRequest& request, const Speed& speed, const PlanCh
     seconds += passes * speed.chunk * double((targets + choice.head_chunk - 1) / choice.head_chunk);
   }
   if (choice.converts_weights) seconds += passes * speed.conversion;
-  return seconds + offload_seconds(request, choice.offload, passes);
+  return seconds + offload_seconds(request, choice.offload, passes) + stowing_seconds(request, speed, choice, tokens, passes);
 }
 
 }  // namespace snug

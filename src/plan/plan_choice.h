@@ -1,8 +1,8 @@
 // What is to be run, and one way to run it.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "graph/op.h"
@@ -35,15 +35,13 @@ struct Workload {
   Dims dims(int64_t tokens) const;
 };
 
-// What is kept outside of the arena: in pinned memory of the host, or on a CPU run in a file.
+// What is kept outside of the arena of what belongs to weights: in pinned memory of the host, or on a CPU run in a file.
 enum class Offload : uint8_t {
   kNone,
   kState,      // optimizer state, and weights that products do not read
   kGradients,  // and gradients; only beside a GPU
 };
 
-inline constexpr std::array<std::string_view, 3> kOffloadNames = {"none", "state", "gradients"};
-constexpr std::string_view offload_name(Offload offload) { return kOffloadNames[size_t(offload)]; }
 
 // One way to run, besides the capacity of micro-batches.
 struct PlanChoice {
@@ -51,8 +49,14 @@ struct PlanChoice {
   int64_t head_chunk = 0;  // target rows; 0 where there is no language model's head
   bool converts_weights = false;
   Offload offload = Offload::kNone;
+  bool activations_outside = false;  // what layers keep that are recomputed whole
 
   auto operator<=>(const PlanChoice&) const = default;
 };
+
+// "none", or names joined by commas: "state", "gradients" (and state), "activations". parse_offload() returns false for a
+// name that there is not.
+std::string offload_text(const PlanChoice& choice);
+bool parse_offload(std::string_view text, PlanChoice& choice);
 
 }  // namespace snug

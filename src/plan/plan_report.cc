@@ -1,10 +1,12 @@
 // A plan in words and as JSON: what `snug plan` prints.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "core/json.h"
 #include "core/progress.h"
+#include "plan/plan_choice.h"
 #include "plan/sweep_report.h"
 #include "snug/snug.h"
 
@@ -30,6 +32,16 @@ OrderedJson json_of(const SweepPoint& point) {
           {"relative_time", point.relative_time},
           {"predicted_tokens_per_second", or_null(point.tokens_per_second)},
           {"chosen", point.chosen}};
+}
+
+std::string offloaded_things(const std::string& offload) {
+  PlanChoice choice;
+  parse_offload(offload, choice);
+  std::vector<std::string_view> things;
+  if (choice.offload >= Offload::kState) things.push_back("optimizer state");
+  if (choice.offload >= Offload::kGradients) things.push_back("gradients");
+  if (choice.activations_outside) things.push_back("what recomputed layers keep");
+  return fmt::format("{}", fmt::join(things, ", "));
 }
 
 std::string text_of(const Alternative& a) {
@@ -92,8 +104,7 @@ std::string PlanSummary::to_text() const {
   if (head_chunk_tokens > 0) text += fmt::format("; logits of {} tokens at a time", head_chunk_tokens);
   if (converts_weights) text += "; weights converted when used";
   if (outside_bytes > 0) {
-    text += fmt::format("\n  offloaded: {}, {} {}", offload == "gradients" ? "optimizer state and gradients" : "optimizer state",
-                        format_bytes(outside_bytes), device == "cpu" ? "in a file" : "on the host");
+    text += fmt::format("\n  offloaded: {}, {} {}", offloaded_things(offload), format_bytes(outside_bytes), device == "cpu" ? "in a file" : "on the host");
   }
   if (predicted_tokens_per_second) text += fmt::format("\n  predicted: {:.0f} tokens a second", *predicted_tokens_per_second);
   if (!fits) {

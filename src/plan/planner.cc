@@ -69,6 +69,8 @@ class Search {
       ladder_ = {request_.pinned_choice->recompute};
     } else if (!training() || request_.pinned_recompute) {
       ladder_ = {training() ? *request_.pinned_recompute : Recomputation()};
+    } else if (request_.pinned_offload && request_.activations_outside) {
+      ladder_ = {Recomputation(speed_.shares.size() + 1, Parts::all())};
     } else {
       ladder_ = recompute_ladder(speed_);
     }
@@ -80,8 +82,8 @@ class Search {
     std::optional<Candidate> best;
     double best_seconds = 0;
     if (fits(smallest_)) best = smallest_, best_seconds = seconds(smallest_);
-    // Most promising first: what cannot win even without recomputation is not tried.
-    std::vector<Candidate> candidates = candidates_without_recomputation();
+    // Most promising first: what cannot win even with the least recomputation is not tried.
+    std::vector<Candidate> candidates = candidates_on_lowest_rungs();
     std::ranges::stable_sort(candidates, {}, [this](const Candidate& c) { return seconds(c); });
     for (Candidate candidate : candidates) {
       if (best && seconds(candidate) >= best_seconds) break;
@@ -91,9 +93,10 @@ class Search {
         other.rung = rung;
         return other;
       };
-      const size_t end = first_where(ladder_.size(), [&](size_t rung) { return best && seconds(at(rung)) >= best_seconds; });
-      if (!fits(at(end - 1))) continue;
-      candidate.rung = first_where(end - 1, [&](size_t rung) { return fits(at(rung)); });
+      const size_t begin = candidate.rung, rungs = ladder_.size() - begin;
+      const size_t end = first_where(rungs, [&](size_t n) { return best && seconds(at(begin + n)) >= best_seconds; });
+      if (!fits(at(begin + end - 1))) continue;
+      candidate.rung = begin + first_where(end - 1, [&](size_t n) { return fits(at(begin + n)); });
       best = candidate;
       best_seconds = seconds(candidate);
     }
@@ -114,10 +117,11 @@ class Search {
     int64_t chunk = 0;
     bool converts = false;
     Offload offload = Offload::kNone;
+    bool stows = false;
     int64_t capacity = 0;
     auto operator<=>(const Candidate&) const = default;
   };
-  PlanChoice choice_of(const Candidate& c) const { return {ladder_[c.rung], c.chunk, c.converts, c.offload}; }
+  PlanChoice choice_of(const Candidate& c) const { return {ladder_[c.rung], c.chunk, c.converts, c.offload, c.stows}; }
   double seconds(const Candidate& c) const { return step_seconds(request_, speed_, choice_of(c), c.capacity); }
 
   bool training() const { return request_.graph.purpose == Purpose::kTraining; }
@@ -156,18 +160,39 @@ class Search {
     return {Offload::kNone, Offload::kState, Offload::kGradients};
   }
 
-  // How weights can be kept: in the arena with or without copies, or outside, which leaves the copies alone there.
+  // Whether what recomputed layers keep goes outside.
+  std::vector<bool> stowing_choices() const {
+    if (request_.pinned_choice) return {request_.pinned_choice->activations_outside};
+    if (!training()) return {false};
+    if (request_.pinned_offload) return {request_.activations_outside};
+    return lowest_rung(true) < ladder_.size() ? std::vector<bool>{false, true} : std::vector<bool>{false};
+  }
+  // Without a layer that is recomputed whole there is nothing to stow.
+  size_t lowest_rung(bool stows) const {
+    if (!stows || request_.pinned_choice || request_.pinned_offload) return 0;
+    const auto any_whole = [](const Recomputation& recompute) {
+      return recompute.size() > 1 && std::find(recompute.begin() + 1, recompute.end(), Parts::all()) != recompute.end();
+    };
+    return size_t(std::ranges::find_if(ladder_, any_whole) - ladder_.begin());
+  }
+
+  // How weights can be kept: in the arena with or without copies, or outside, which leaves the copies alone there; and what
+  // layers keep.
   struct Keeping {
     bool converts;
     Offload offload;
+    bool stows;
+    bool operator==(const Keeping&) const = default;
   };
   std::vector<Keeping> keepings() const {
     std::vector<Keeping> all;
-    for (const Offload offload : offload_choices()) {
-      if (request_.pinned_choice || offload == Offload::kNone) {
-        for (const bool converts : conversion_choices()) all.push_back({converts, offload});
-      } else {
-        all.push_back({false, offload});
+    for (const bool stows : stowing_choices()) {
+      for (const Offload offload : offload_choices()) {
+        if (request_.pinned_choice || offload == Offload::kNone) {
+          for (const bool converts : conversion_choices()) all.push_back({converts, offload, stows});
+        } else {
+          all.push_back({false, offload, stows});
+        }
       }
     }
     return all;
@@ -188,11 +213,13 @@ class Search {
     return choices;
   }
 
-  std::vector<Candidate> candidates_without_recomputation() const {
+  std::vector<Candidate> candidates_on_lowest_rungs() const {
     std::vector<Candidate> candidates;
     for (const int64_t capacity : capacity_choices()) {
       for (const int64_t chunk : chunk_choices()) {
-        for (const Keeping& keeping : keepings()) candidates.push_back({0, chunk, keeping.converts, keeping.offload, capacity});
+        for (const auto& [converts, offload, stows] : keepings()) {
+          candidates.push_back({lowest_rung(stows), chunk, converts, offload, stows, capacity});
+        }
       }
     }
     return candidates;
@@ -218,6 +245,7 @@ class Search {
     options.head_chunk = choice.head_chunk;
     options.converts_weights = choice.converts_weights;
     options.gradients_outside = choice.offload == Offload::kGradients;
+    options.activations_outside = choice.activations_outside;
     options.bf16_weights = training() && request_.optimizer == Optimizer::kAdamWBf16;
     return std::make_shared<StepGraph>(request_.model->build(options));
   }
@@ -246,6 +274,8 @@ class Search {
       plan.scoring_memory = memory_of(*plan.scoring);
       transient = std::max(transient, plan.scoring_memory.bytes);
     }
+    std::vector<size_t> stowed_bytes;
+    for (const ValueId v : plan.step->graph.stowed()) stowed_bytes.push_back(plan.step->graph.value(v).desc.bytes(plan.capacity));
     plan.layout = lay_out_arena(request_.model->parameters(),
                                 {.use = training() ? ArenaUse::kTraining : ArenaUse::kInference,
                                  .compute = request_.graph.compute,
@@ -254,7 +284,8 @@ class Search {
                                  .offload = choice.offload,
                                  .state_visits = request_.device.kind == DeviceKind::kCpu,
                                  .transient_bytes = transient,
-                                 .table_bytes = request_.process.table_bytes ? request_.process.table_bytes(plan.capacity) : 0});
+                                 .table_bytes = request_.process.table_bytes ? request_.process.table_bytes(plan.capacity) : 0,
+                                 .stowed_bytes = std::move(stowed_bytes)});
     plan.arena_bytes = plan.layout.bytes;
     plan.compute = request_.graph.compute;
     plan.optimizer = request_.optimizer;
@@ -358,8 +389,9 @@ class Search {
     for (size_t below = 0; below <= last && below <= 3 * level; ++below) {
       if (below % level > 1 && below % level + 1 != level) continue;
       for (const Keeping& keeping : keepings()) {
-        const Candidate candidate{last - below, chunk_choices().back(), keeping.converts, keeping.offload, smallest_capacity()};
-        const bool first = below == 0 && keeping.offload == keepings().front().offload && keeping.converts == keepings().front().converts;
+        if (last - below < lowest_rung(keeping.stows)) continue;
+        const Candidate candidate{last - below, chunk_choices().back(), keeping.converts, keeping.offload, keeping.stows, smallest_capacity()};
+        const bool first = below == 0 && keeping == keepings().front();
         if (!first && need_of(candidate).host > host_budget()) continue;
         if (first || need_of(candidate).bound < need_of(smallest_).bound) smallest_ = candidate;
       }
@@ -431,7 +463,7 @@ std::vector<SweepPoint> summarize(const std::vector<Plan>& sweep, uint64_t budge
                       .micro_batches = plan.micro_batches,
                       .head_chunk_tokens = std::min(plan.choice.head_chunk, plan.capacity.targets),
                       .converts_weights = plan.choice.converts_weights,
-                      .offload = std::string(offload_name(plan.choice.offload)),
+                      .offload = offload_text(plan.choice),
                       .recompute = describe(plan.choice.recompute, plan.layers),
                       .relative_time = plan.step_seconds / sweep.back().step_seconds,
                       .tokens_per_second = plan.tokens_per_second});
@@ -462,7 +494,7 @@ PlanSummary summarize(const Plan& plan, std::string device) {
   summary.recompute = describe(plan.choice.recompute, plan.layers);
   summary.head_chunk_tokens = std::min(plan.choice.head_chunk, plan.capacity.targets);
   summary.converts_weights = plan.choice.converts_weights;
-  summary.offload = offload_name(plan.choice.offload);
+  summary.offload = offload_text(plan.choice);
   summary.outside_bytes = plan.layout.outside_bytes;
   summary.predicted_tokens_per_second = plan.tokens_per_second;
   return summary;

@@ -48,6 +48,7 @@ struct PlanRequest {
   std::optional<Speed> speed;  // measured on the device; empty: derived
   std::optional<Recomputation> pinned_recompute;
   std::optional<Offload> pinned_offload;
+  bool activations_outside = false;  // with a pinned offload; then all layers are recomputed, if nothing else is pinned
   std::optional<int64_t> pinned_capacity;  // tokens
   std::optional<PlanChoice> pinned_choice;  // all of it: a resumed run's
 };

@@ -20,7 +20,7 @@ CpuEngine::CpuEngine(const Model& model, const Plan& plan, uint64_t seed, const 
       arena_(plan.arena_bytes),
       outside_(scratch, plan.layout.outside_bytes),
       halves_(arena_, DType::kBF16),
-      step_(plan.step->graph, plan.step_memory, plan.layout, arena_.base()) {
+      step_(plan.step->graph, plan.step_memory, plan.layout, arena_.base(), &outside_) {
   if (plan.scoring) {
     scoring_ = std::make_unique<Executor>(plan.scoring->graph, plan.scoring_memory, plan.layout, arena_.base());
   }

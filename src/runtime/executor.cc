@@ -4,8 +4,8 @@
 
 namespace snug {
 
-Executor::Executor(const Graph& graph, const MemoryPlan& plan, const ArenaLayout& layout, std::byte* base)
-    : graph_(graph), plan_(plan), layout_(layout), base_(base), dims_(plan.capacity) {
+Executor::Executor(const Graph& graph, const MemoryPlan& plan, const ArenaLayout& layout, std::byte* base, Memory* outside)
+    : graph_(graph), plan_(plan), layout_(layout), base_(base), outside_(outside), dims_(plan.capacity) {
   const auto add = [&](const std::vector<ValueId>& list) {
     for (ValueId v : list) {
       Tensor tensor;
@@ -62,7 +62,8 @@ void Executor::resize(const Dims& dims) {
 
 void Executor::run(const Batch& batch, const StepContext& step) {
   for_each(batch.dims, [&](const Placed& node) {
-    node.op.run({.in = node.in, .out = node.out, .workspace = node.workspace, .batch = &batch, .step = &step});
+    node.op.run({.in = node.in, .out = node.out, .workspace = node.workspace, .batch = &batch, .step = &step, .outside = outside_,
+                 .stowed = layout_.stowed});
   });
 }
 

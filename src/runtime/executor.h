@@ -12,8 +12,8 @@ namespace snug {
 
 class Executor {
  public:
-  // The graph must outlive the executor. `base` is the arena's.
-  Executor(const Graph& graph, const MemoryPlan& plan, const ArenaLayout& layout, std::byte* base);
+  // The graph must outlive the executor. `base` is the arena's; what a graph stows goes into `outside` where run() is used.
+  Executor(const Graph& graph, const MemoryPlan& plan, const ArenaLayout& layout, std::byte* base, Memory* outside = nullptr);
 
   void run(const Batch& batch, const StepContext& step);
 
@@ -52,6 +52,7 @@ class Executor {
   const MemoryPlan& plan_;
   const ArenaLayout& layout_;
   std::byte* base_;
+  Memory* outside_;
   std::vector<Prepared> nodes_;
   std::vector<Tensor> tensors_;
   std::vector<Rows> rows_are_;  // by tensor

@@ -1,5 +1,5 @@
 // Whatever backward makes again, gradients and losses have the same bits as without: every subset of parts in all layers,
-// and different ones from layer to layer, with dropout on.
+// and different ones from layer to layer, with dropout on; and wherever what such layers keep lies meanwhile.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -40,10 +40,10 @@ class Recomputing : public testing::TestWithParam<Case> {
   struct Result {
     std::vector<std::byte> gradients;
     double loss = 0;
-    size_t kept_bytes = 0;
+    size_t kept_bytes = 0, stowed = 0;
     bool operator==(const Result& other) const { return gradients == other.gradients && loss == other.loss; }
   };
-  Result run(const Recomputation& recompute) const {
+  Result run(const Recomputation& recompute, bool activations_outside = false) const {
     PlanRequest request;
     request.model = model_.get();
     request.workload = {.batch_size = 7, .longest = 40, .step_tokens = 106};
@@ -53,9 +53,9 @@ class Recomputing : public testing::TestWithParam<Case> {
     request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
     request.budget_bytes = uint64_t{1} << 30;
     request.device = {.kind = DeviceKind::kCpu, .threads = 2};
-    request.pinned_choice = {.recompute = recompute, .head_chunk = has_targets ? 16 : 0};
+    request.pinned_choice = {.recompute = recompute, .head_chunk = has_targets ? 16 : 0, .activations_outside = activations_outside};
     const Plan plan = make_plan(request);
-    CpuEngine engine(*model_, plan, /*seed=*/1);
+    CpuEngine engine(*model_, plan, /*seed=*/1, testing::TempDir());
     // What is read before it is made would be NaN.
     std::vector<std::byte> poison(plan.layout.transient.bytes, std::byte{0xff});
     engine.region(Region::kWeights).memory->write(plan.layout.transient.offset, poison);
@@ -71,10 +71,10 @@ class Recomputing : public testing::TestWithParam<Case> {
       }
       targets += row.contains("target_rows") ? double(row["target_rows"].size()) : 1;
     }
-    engine.begin(targets);
+    engine.begin(2 * targets);
     Batch view = batch.view();
     if (!spans.empty()) view.labels = spans.data(), view.dims.label_words = 2;
-    engine.accumulate(view);
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) engine.accumulate(view);
     Result result;
     const Block gradients = engine.region(Region::kGradients);
     result.gradients.resize(gradients.bytes);
@@ -82,6 +82,7 @@ class Recomputing : public testing::TestWithParam<Case> {
     engine.update({.learning_rate = 0, .step = 1}, 0);
     result.loss = engine.finish().loss;
     result.kept_bytes = plan.step_memory.live_bytes;
+    result.stowed = plan.layout.stowed.size();
     return result;
   }
 
@@ -117,6 +118,22 @@ TEST_P(Recomputing, LayersMayDiffer) {
     Recomputation recompute(size_t(model_->layers()) + 2);
     for (Parts& parts : recompute) parts = subset(random() % (1u << kPartNames.size()));
     EXPECT_TRUE(run(recompute) == kept) << describe(recompute, model_->layers());
+  }
+}
+
+TEST_P(Recomputing, WhatLayersKeepMayLieOutside) {
+  const Result kept = run({});
+  std::mt19937 random(8);
+  for (int round = 0; round < 10; ++round) {
+    Recomputation recompute(size_t(model_->layers()) + 1, Parts::all());
+    for (Parts& parts : recompute) {
+      if (round > 0 && random() % 3 == 0) parts = subset(random() % (1u << kPartNames.size()));
+    }
+    const Result inside = run(recompute), outside = run(recompute, true);
+    EXPECT_TRUE(outside == kept) << describe(recompute, model_->layers());
+    EXPECT_LE(outside.kept_bytes, inside.kept_bytes) << describe(recompute, model_->layers());
+    const bool all_have_backward = GetParam().tuning.freeze.empty();
+    if (round == 0 && all_have_backward) EXPECT_EQ(outside.stowed, size_t(model_->layers()) - 2) << "all but what the last layer's backward reads";
   }
 }
 

@@ -340,6 +340,7 @@ void Trainer::save(uint64_t step) {
                     {"head_chunk", job_.plan.choice.head_chunk},
                     {"converts_weights", job_.plan.choice.converts_weights},
                     {"offload", job_.plan.choice.offload},
+                    {"activations_outside", job_.plan.choice.activations_outside},
                     {"loss_sum", loss_sum_},
                     {"best", best_ ? Json(*best_) : Json(nullptr)},
                     {"evaluations_without_improvement", evaluations_without_improvement_},
@@ -485,7 +486,8 @@ TrainSummary train(const TrainOptions& options, const std::function<void(const S
   if (resume) {
     const Json& state = resume->state;
     preferred = {state.at("micro_batch_tokens"),
-                 {recompute_of(state.at("recompute")), state.at("head_chunk"), state.at("converts_weights"), state.at("offload").get<Offload>()}};
+                 {recompute_of(state.at("recompute")), state.at("head_chunk"), state.at("converts_weights"), state.at("offload").get<Offload>(),
+                  state.value("activations_outside", false)}};
   }
   const TrainingJob job = prepare_training(options, preferred);
   if (!job.summary.fits) {

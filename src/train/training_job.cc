@@ -306,18 +306,23 @@ void set_schedule(TrainingJob& job) {
   job.save_every = interval("--save-strategy", o.save_strategy, o.save_steps, job.steps_per_epoch);
 }
 
-std::optional<Offload> pinned_offload(const std::string& flag, DeviceKind device) {
-  if (flag == "auto") return std::nullopt;
-  const auto found = std::ranges::find(kOffloadNames, flag);
-  if (found == kOffloadNames.end()) {
-    fail(ErrorKind::kUsage, "--offload is \"{}\", expected auto, {}", flag, fmt::join(kOffloadNames, ", "));
+void pin_offload(const std::string& flag, PlanRequest& request) {
+  if (flag == "auto") return;
+  PlanChoice asked;
+  if (!parse_offload(flag, asked)) {
+    fail(ErrorKind::kUsage, "--offload is \"{}\", expected auto, none, or any of state,gradients,activations", flag);
   }
-  const auto offload = Offload(found - kOffloadNames.begin());
-  if (offload == Offload::kGradients && device == DeviceKind::kCpu) {
+  if (asked.offload == Offload::kGradients && request.device.kind == DeviceKind::kCpu) {
     throw Error(ErrorKind::kUsage, "--offload gradients is for GPUs: on the CPU the host's memory is all there is",
                 "--offload state keeps the optimizer's state in a file");
   }
-  return offload;
+  request.pinned_offload = asked.offload;
+  request.activations_outside = asked.activations_outside;
+  if (!asked.activations_outside || !request.pinned_recompute) return;
+  const Recomputation& recompute = *request.pinned_recompute;
+  if (std::find(recompute.begin() + 1, recompute.end(), Parts::all()) != recompute.end()) return;
+  throw Error(ErrorKind::kUsage, "--offload activations moves what recomputed layers keep, but --recompute leaves no layer to be recomputed whole",
+              "--recompute all, a number of layers, or leaving it out would be right");
 }
 
 // The same parts of every layer, or the first so many layers whole; the embeddings with either.
@@ -389,7 +394,7 @@ void plan_job(TrainingJob& job, const std::optional<PreferredPlan>& preferred) {
   if (job.plan.device.kind == DeviceKind::kCuda && job.plan.host_peak_bytes > request.host_budget_bytes) {
     throw Error(ErrorKind::kBudget,
                 fmt::format("keeping {} outside of the GPU takes {} of the host, of which {} may be used",
-                            offload_name(job.plan.choice.offload), format_bytes(job.plan.host_peak_bytes),
+                            offload_text(job.plan.choice), format_bytes(job.plan.host_peak_bytes),
                             format_bytes(request.host_budget_bytes)),
                 "raise --host-memory, or use --offload none");
   }
@@ -428,9 +433,9 @@ PlanRequest plan_request(const TrainingJob& job, const TrainOptions& o, const Mo
   };
   request.budget_bytes = job.platform->budget(o.memory_bytes);
   job.platform->complete(request);
-  request.pinned_offload = pinned_offload(o.offload, request.device.kind);
   request.host_budget_bytes = std::min(o.host_memory_bytes.value_or(usable_memory_bytes()), usable_memory_bytes());
   request.pinned_recompute = pinned_recompute(o.recompute, model.layers());
+  pin_offload(o.offload, request);
   if (o.micro_batch_tokens > 0) {
     if (o.micro_batch_tokens < request.workload.longest) {
       fail(ErrorKind::kUsage, "--micro-batch-tokens {} is less than the longest text's {} tokens", o.micro_batch_tokens,
