@@ -24,6 +24,8 @@ LANGUAGE = {"gpt2-medium:8x1024": (42, 36), "gpt2-medium:1x1024": (11, 9)}
 # GiB the smallest run may take: without and with memory of the host.
 SMALLEST = {"32x512": (2.7, 1.2), "large:32x512": (6.2, 2.2), "gpt2-medium:32x1024": (6.3, 2.3), "gpt2-xl:32x1024": (None, 8)}
 TECHNIQUES = {"plain": {}, "state on the host": {"OFFLOAD": "state"}, "state and gradients on the host": {"OFFLOAD": "gradients"},
+              "all recomputed": {"RECOMPUTE": "all"}, "all recomputed, what layers keep on the host": {"OFFLOAD": "activations"},
+              "state, gradients and what layers keep on the host": {"OFFLOAD": "gradients,activations"},
               "8-bit AdamW": {"OPTIM": "adamw_8bit"}, "AdamW in bf16": {"OPTIM": "adamw_bf16"}, "Adafactor": {"OPTIM": "adafactor"},
               "SGD": {"OPTIM": "sgd"}, "LoRA, rank 8": {"LORA": 8}, "embeddings frozen": {"FREEZE": "embeddings"}}
 # Which tests the slow sanitizers run over: all that check values, none that measure time.
@@ -182,7 +184,7 @@ def smallest():
     """The least budgets with and without memory of the host, each run and measured; and what recomputing everything costs."""
     print("\n| case | offload | least MiB | measured MiB | must GiB | host GiB | ms | micro-batch |\n|---|---|---|---|---|---|---|---|")
     for case, musts in SMALLEST.items():
-        for offload, must in zip(("none", "gradients"), musts):
+        for offload, must in zip(("none", "gradients,activations"), musts):
             if must is None:
                 continue
             least = step_bench(case, GIB // 2, steps=1, OFFLOAD=offload)["minimum_bytes"]

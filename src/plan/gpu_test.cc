@@ -98,6 +98,46 @@ TEST(GpuProfile, TheHostTakesWhatTheUpdateAloneNeeds) {
   EXPECT_NE(make_plan(request).choice.offload, Offload::kGradients);
 }
 
+// A layer that is recomputed whole keeps one value a token and feature: two layers' worth and what is on its way stays.
+TEST(GpuProfile, TheHostTakesWhatRecomputedLayersKeep) {
+  const auto model = bert(30522, 768);
+  PlanRequest request;
+  request.model = model.get();
+  request.graph.compute = DType::kBF16;
+  request.workload = {.batch_size = 32, .longest = 512, .step_tokens = 32 * 512, .mean_length = 512};
+  request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
+  request.budget_bytes = uint64_t{40} << 30;
+  complete_for_gpu(request, 0);
+  request.pinned_offload = Offload::kNone;
+  request.pinned_capacity = 32 * 512;
+  request.pinned_recompute = Recomputation(13, Parts::all());
+  const Plan inside = make_plan(request);
+  request.activations_outside = true;
+  const Plan outside = make_plan(request);
+  const uint64_t value = 32 * 512 * 768 * 2;
+  EXPECT_EQ(outside.layout.stowed.size(), 10u);
+  EXPECT_EQ(outside.layout.outside_bytes, 10 * value);
+  EXPECT_EQ(outside.host_peak_bytes, inside.host_peak_bytes + 10 * value);
+  EXPECT_LE(outside.arena_bytes + 8 * value, inside.arena_bytes);
+  EXPECT_GE(outside.step_seconds, inside.step_seconds);
+  EXPECT_LT(outside.step_seconds, 1.02 * inside.step_seconds) << "copies run beside layers";
+  // Unless something else is pinned, all layers are recomputed, and without limits nothing goes outside.
+  request.pinned_recompute.reset();
+  EXPECT_TRUE(make_plan(request).choice == outside.choice);
+  request.pinned_offload.reset();
+  request.pinned_capacity.reset();
+  EXPECT_FALSE(make_plan(request).choice.activations_outside);
+  // Where the host has no room for the state, but for this.
+  request.host_budget_bytes = uint64_t{500} << 20;
+  request.budget_bytes = minimum_budget(request);
+  const Plan least = make_plan(request);
+  EXPECT_TRUE(least.fits);
+  EXPECT_TRUE(least.choice.activations_outside);
+  EXPECT_LE(least.host_peak_bytes, request.host_budget_bytes);
+  request.host_budget_bytes = least.host_peak_bytes - 1;
+  EXPECT_GT(minimum_budget(request), request.budget_bytes);
+}
+
 // Texts of 512 tokens: room for 900 holds one, so layers are rather recomputed until two fit.
 TEST(GpuProfile, CountsWholeTextsInAMicroBatch) {
   const auto model = bert(1000, 256);

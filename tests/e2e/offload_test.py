@@ -1,4 +1,4 @@
-"""Optimizer state outside of memory: less is planned and used, and nothing else changes."""
+"""Optimizer state and what recomputed layers keep, outside of memory: less is planned and used, and nothing else changes."""
 import json
 import os
 import shutil
@@ -40,7 +40,37 @@ class Offload(SnugTest):
         self.assertLess(least, run(*self.command("plan", "--offload", "none")).json()["minimum_budget_bytes"])
         report = self.train("least", "--memory", least)
         self.assertLessEqual(report["measured_peak_bytes"], least)
-        self.assertEqual(report["plan"]["offload"], "state")
+        self.assertIn("state", report["plan"]["offload"].split(","))
+
+    def test_activations_outside_have_the_same_bits(self):
+        model, data = self.init("deep", hidden=64, layers=8), write_csv(self.path("long.csv"), 64, self.rng, longest=60)
+
+        def train(name, *flags):
+            return run("train", "--model", model, "--train", data, "--batch-size", 32, "--max-steps", 4, "--dropout", 0.1, "--save-strategy", "no",
+                       "--micro-batch-tokens", 1024, *flags, "--output-dir", self.path(name), "--json", *self.cache()).json()
+
+        inside = train("inside", "--recompute", "all", "--offload", "none")
+        for offload in "activations", "state,activations":
+            outside = train(offload, "--offload", offload)
+            self.assertEqual(read_losses(self.path("inside")), read_losses(self.path(offload)))
+            self.assertEqual(self.weights("inside"), self.weights(offload))
+            self.assertEqual(outside["plan"]["offload"], offload)
+            self.assertEqual(outside["predicted_arena_bytes"], outside["measured_arena_bytes"])
+            value = 4 * 64 * 1024  # of a layer; the last layer's backward reads two of them
+            self.assertGreaterEqual(outside["plan"]["outside_bytes"], 6 * value)
+            self.assertGreaterEqual(inside["predicted_arena_bytes"] - outside["predicted_arena_bytes"], 4 * value)
+        first = train("some", "--recompute", 5, "--offload", "activations")
+        self.assertEqual(read_losses(self.path("inside")), read_losses(self.path("some")))
+        self.assertEqual(first["plan"]["outside_bytes"], 4 * value)
+
+    def test_the_host_is_counted(self):
+        command = self.command("plan", "--device-profile", "h200", "--precision", "bf16", "--recompute", "all")
+        inside, outside = (run(*command, "--offload", offload).json() for offload in ("none", "activations"))
+        self.assertGreater(outside["outside_bytes"], 0)
+        self.assertEqual(outside["host_peak_bytes"] - outside["outside_bytes"], inside["host_peak_bytes"])
+        text = run(*(flag for flag in command if flag != "--json"), "--offload", "activations").out
+        self.assertIn("offloaded: what recomputed layers keep", text)
+        self.assertIn("on the host", text)
 
     def test_resumes_bit_for_bit_with_the_state_elsewhere(self):
         self.train("whole", "--offload", "none")
@@ -52,7 +82,9 @@ class Offload(SnugTest):
             self.assertEqual(json.load(f)["plan"]["offload"], "state", "a resumed run keeps its plan")
 
     def test_refusals(self):
-        for flags, said in ((("--offload", "weights"), "expected auto"), (("--offload", "gradients"), "for GPUs")):
+        for flags, said in ((("--offload", "weights"), "expected auto"), (("--offload", "state,"), "expected auto"), (("--offload", "gradients"), "for GPUs"),
+                            (("--offload", "activations", "--recompute", "none"), "--recompute all"),
+                            (("--offload", "state,activations", "--recompute", "norms,mlp"), "--recompute all")):
             self.assertIn(said, run(*self.command("plan", *flags), expect=2).err)
         result = run(*self.command("plan", "--device-profile", "t4", "--precision", "fp16", "--offload", "gradients", "--host-memory", "1MiB"), expect=4)
         self.assertIn("--host-memory", result.err)
