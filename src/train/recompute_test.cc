@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
+#include <map>
 #include <random>
 
 #include "core/file.h"
@@ -11,8 +13,10 @@
 #include "model/config.h"
 #include "model/weight_files.h"
 #include "model/weights.h"
+#include "ops/activation_traffic.h"
 #include "plan/planner.h"
 #include "runtime/cpu_engine.h"
+#include "runtime/executor.h"
 
 namespace snug {
 namespace {
@@ -43,7 +47,30 @@ class Recomputing : public testing::TestWithParam<Case> {
     size_t kept_bytes = 0, stowed = 0;
     bool operator==(const Result& other) const { return gradients == other.gradients && loss == other.loss; }
   };
-  Result run(const Recomputation& recompute, bool activations_outside = false) const {
+  struct Texts {
+    BatchBuilder rows;
+    std::vector<int32_t> spans;
+    double targets = 0;
+
+    Batch view() const {
+      Batch batch = rows.view();
+      if (!spans.empty()) batch.labels = spans.data(), batch.dims.label_words = 2;
+      return batch;
+    }
+  };
+  Texts texts() const {
+    Texts all;
+    for (const Json& row : rows_) {
+      for (const int32_t end : row.value("span", std::vector<int32_t>())) all.spans.push_back(end);
+      all.rows.add(row.at("ids").get<std::vector<int32_t>>(), row.at("type_ids").get<std::vector<int32_t>>(), row.value("label", -1));
+      if (row.contains("target_rows")) {
+        all.rows.predict(row["target_rows"].get<std::vector<int32_t>>(), row["target_ids"].get<std::vector<int32_t>>());
+      }
+      all.targets += row.contains("target_rows") ? double(row["target_rows"].size()) : 1;
+    }
+    return all;
+  }
+  Plan plan_for(const Recomputation& recompute, bool activations_outside) const {
     PlanRequest request;
     request.model = model_.get();
     request.workload = {.batch_size = 7, .longest = 40, .step_tokens = 106};
@@ -54,27 +81,18 @@ class Recomputing : public testing::TestWithParam<Case> {
     request.budget_bytes = uint64_t{1} << 30;
     request.device = {.kind = DeviceKind::kCpu, .threads = 2};
     request.pinned_choice = {.recompute = recompute, .head_chunk = has_targets ? 16 : 0, .activations_outside = activations_outside};
-    const Plan plan = make_plan(request);
+    return make_plan(request);
+  }
+  Result run(const Recomputation& recompute, bool activations_outside = false) const {
+    const Plan plan = plan_for(recompute, activations_outside);
     CpuEngine engine(*model_, plan, /*seed=*/1, testing::TempDir());
     // What is read before it is made would be NaN.
     std::vector<std::byte> poison(plan.layout.transient.bytes, std::byte{0xff});
     engine.region(Region::kWeights).memory->write(plan.layout.transient.offset, poison);
     load_weights(WeightFolder(folder_), *model_, [&](size_t i) { return engine.weight(i); }, {.ignore_mismatched_sizes = true});
-    BatchBuilder batch;
-    std::vector<int32_t> spans;
-    double targets = 0;
-    for (const Json& row : rows_) {
-      for (const int32_t end : row.value("span", std::vector<int32_t>())) spans.push_back(end);
-      batch.add(row.at("ids").get<std::vector<int32_t>>(), row.at("type_ids").get<std::vector<int32_t>>(), row.value("label", -1));
-      if (row.contains("target_rows")) {
-        batch.predict(row["target_rows"].get<std::vector<int32_t>>(), row["target_ids"].get<std::vector<int32_t>>());
-      }
-      targets += row.contains("target_rows") ? double(row["target_rows"].size()) : 1;
-    }
-    engine.begin(2 * targets);
-    Batch view = batch.view();
-    if (!spans.empty()) view.labels = spans.data(), view.dims.label_words = 2;
-    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) engine.accumulate(view);
+    const Texts data = texts();
+    engine.begin(2 * data.targets);
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) engine.accumulate(data.view());
     Result result;
     const Block gradients = engine.region(Region::kGradients);
     result.gradients.resize(gradients.bytes);
@@ -134,6 +152,45 @@ TEST_P(Recomputing, WhatLayersKeepMayLieOutside) {
     EXPECT_LE(outside.kept_bytes, inside.kept_bytes) << describe(recompute, model_->layers());
     if (round > 0 || !GetParam().tuning.freeze.empty()) continue;
     EXPECT_EQ(outside.stowed, size_t(model_->layers()) - 2) << "all but what the last layer's backward reads";
+  }
+}
+
+// On a GPU copies run beside nodes. At worst one happens as late as it can, or a fetch as early: neither changes a bit.
+TEST_P(Recomputing, CopiesMayTakeTheirTime) {
+  const Recomputation all(size_t(model_->layers()) + 1, Parts::all());
+  const Result kept = run({});
+  const Plan plan = plan_for(all, true);
+  const Texts data = texts();
+  for (const bool late : {true, false}) {
+    std::vector<std::byte> arena(plan.arena_bytes + kTensorAlignment), outside(plan.layout.outside_bytes);
+    std::byte* const base = arena.data() + (kTensorAlignment - reinterpret_cast<uintptr_t>(arena.data()) % kTensorAlignment);
+    std::memset(base + plan.layout.transient.offset, 0xff, plan.layout.transient.bytes);
+    HostMemory inside({base, plan.arena_bytes}), away(outside);
+    const auto weight = [&](size_t i) {
+      const Parameter& p = model_->parameters()[i];
+      return Block{&inside, plan.layout.parameters[i].weight, p.quantized ? p.quantized_bytes() : size_t(p.size()) * sizeof(float)};
+    };
+    load_weights(WeightFolder(folder_), *model_, weight, {.ignore_mismatched_sizes = true});
+    Executor executor(plan.step->graph, plan.step_memory, plan.layout, base);
+    const StepContext context{.seed = 1, .training = true, .loss_scale = 1.0f / float(2 * data.targets)};
+    const Batch batch = data.view();
+    std::map<int, std::function<void()>> running;  // copies by slot
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+      executor.for_each(batch.dims, [&](const Executor::Placed& node) {
+        const auto copy = [&, node] {
+          node.op.run({.in = node.in, .out = node.out, .workspace = node.workspace, .batch = &batch, .step = &context, .outside = &away,
+                       .stowed = plan.layout.stowed});
+        };
+        if (const auto* stow = dynamic_cast<const StowActivation*>(&node.op); stow && late) running[stow->slot] = copy;
+        else if (const auto* fetch = dynamic_cast<const FetchActivation*>(&node.op); fetch && late) running[fetch->slot] = copy;
+        else copy();
+        const auto* await = dynamic_cast<const AwaitActivation*>(&node.op);
+        if (await && late) running.extract(await->slot).mapped()();
+      });
+    }
+    EXPECT_TRUE(running.empty());
+    EXPECT_EQ(*executor.scalar(plan.step->loss), kept.loss);
+    EXPECT_EQ(std::memcmp(base + plan.layout.gradients.offset, kept.gradients.data(), kept.gradients.size()), 0) << (late ? "late" : "early");
   }
 }
 
