@@ -85,7 +85,7 @@ void add_batch_flags(CLI::App& command, TrainingFlags& flags) {
   command.add_option(spellings("--micro-batch-tokens"), o.micro_batch_tokens, "pin the micro-batch; 0: planned")
       ->capture_default_str();
   command.add_option("--offload", o.offload,
-                     "outside of the device (on the CPU: in a file): auto, none, or any of state,gradients,activations; gradients is for GPUs and means state too, activations is what recomputed layers keep")
+                     "what lies outside of the device (on the CPU: in a file): auto, none, or state,gradients,activations (of recomputed layers)")
       ->capture_default_str();
   command.add_option_function<std::string>(
       spellings("--host-memory"), [&o](const std::string& text) { o.host_memory_bytes = parse_size(text); },

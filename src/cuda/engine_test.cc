@@ -356,30 +356,30 @@ TEST_F(CudaEngineTest, StateAndGradientsOnTheHostGiveTheSameBits) {
 // What recomputed layers keep comes back as it was, for every bucket and micro-batch, beside whatever else lies on the host.
 TEST_F(CudaEngineTest, ActivationsOnTheHostGiveTheSameBits) {
   SNUG_NEEDS_GPU();
+  // The last layer's backward reads what two layers have made, and these stay.
+  struct Case {
+    DType compute;
+    int64_t capacity;
+    size_t layers, stowed;
+  };
   for (const auto& [family, head] : {std::pair{Family::kBert, Head::kClassifier}, {Family::kGpt2, Head::kCausalLm}}) {
     ModelConfig config = small_config(family);
     config.num_hidden_layers = 6;
     model_ = make_model(config, head);
-    for (const DType compute : {DType::kF32, DType::kBF16}) {
-      for (const int64_t capacity : {kWhole, int64_t{300}}) {
-        // The last layer's backward reads what two layers have made.
-        for (const auto& [recompute, stowed_values] : {std::pair{whole(6), size_t{4}}, {whole(4), size_t{3}}}) {
-          SCOPED_TRACE(testing::Message() << architecture(family, head) << ", " << dtype_name(compute) << ", " << capacity << " tokens, "
-                                          << describe(recompute, 6));
-          Variant variant{.capacity = capacity, .recompute = recompute, .compute = compute};
-          const Curve inside = on_gpu(variant);
-          variant.activations_outside = true;
-          const Plan plan = plan_for(*model_, variant, DeviceKind::kCuda);
-          EXPECT_EQ(plan.layout.stowed.size(), stowed_values);
-          EXPECT_GE(plan.layout.outside_bytes, plan.layout.stowed.size() * size_t(capacity * 128) * dtype_bytes(compute));
-          const Curve stowed = on_gpu(variant);
-          EXPECT_EQ(inside.losses, stowed.losses);
-          EXPECT_EQ(inside.weights, stowed.weights);
-          variant.offload = Offload::kGradients;
-          const Curve all = on_gpu(variant);
-          EXPECT_EQ(inside.losses, all.losses);
-          EXPECT_EQ(inside.weights, all.weights);
-        }
+    for (const Case& c : {Case{DType::kF32, 300, 6, 4}, {DType::kBF16, kWhole, 6, 4}, {DType::kBF16, 300, 4, 3}}) {
+      SCOPED_TRACE(testing::Message() << architecture(family, head) << ", " << dtype_name(c.compute) << ", " << c.capacity << " tokens, "
+                                      << c.layers << " layers");
+      Variant variant{.capacity = c.capacity, .recompute = whole(c.layers), .compute = c.compute};
+      const Curve inside = on_gpu(variant, 5);
+      variant.activations_outside = true;
+      const Plan plan = plan_for(*model_, variant, DeviceKind::kCuda);
+      EXPECT_EQ(plan.layout.stowed.size(), c.stowed);
+      EXPECT_GE(plan.layout.outside_bytes, c.stowed * size_t(c.capacity * 128) * dtype_bytes(c.compute));
+      for (const Offload offload : {Offload::kNone, Offload::kGradients}) {
+        variant.offload = offload;
+        const Curve outside = on_gpu(variant, 5);
+        EXPECT_EQ(inside.losses, outside.losses);
+        EXPECT_EQ(inside.weights, outside.weights);
       }
     }
   }

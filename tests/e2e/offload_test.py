@@ -75,12 +75,12 @@ class Offload(SnugTest):
 
     def test_resumes_bit_for_bit_with_the_state_elsewhere(self):
         self.train("whole", "--offload", "none")
-        self.train("half", "--offload", "state")
+        self.train("half", "--offload", "state,activations")
         shutil.rmtree(self.path("half", "checkpoints", "step-20"))
         self.train("half", "--resume-from-checkpoint", "latest")
         self.assertEqual(self.weights("half"), self.weights("whole"))
         with open(os.path.join(self.path("half"), "run.json")) as f:
-            self.assertEqual(json.load(f)["plan"]["offload"], "state", "a resumed run keeps its plan")
+            self.assertEqual(json.load(f)["plan"]["offload"], "state,activations", "a resumed run keeps its plan")
 
     def test_refusals(self):
         for flags, said in ((("--offload", "weights"), "expected auto"), (("--offload", "state,"), "expected auto"), (("--offload", "gradients"), "for GPUs"),
