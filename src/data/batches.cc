@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "data/epoch_order.h"
+#include "data/row_window.h"
 
 namespace snug {
 namespace {
@@ -74,7 +75,11 @@ class StepMaker {
         steps_per_epoch_(steps_per_epoch(data.epoch_examples(), options.batch_size)),
         packer_(step_limits(data, options).examples),
         lengths_(step_limits(data, options).examples),
-        rows_(lengths_.size()) {
+        window_limits_(RowWindow::limits(data, lengths_.size())),
+        window_(data, window_limits_),
+        next_window_(data, window_limits_),
+        window_end_(options.first_step) {
+    read_ahead();
     example_.ids.reserve(data.longest());
     for (auto* list : {&example_.type_ids, &example_.tags}) list->reserve(data.longest());
     example_.labels.reserve(std::max<size_t>(data.label_words(), data.labels().names.size()));
@@ -84,16 +89,17 @@ class StepMaker {
   static size_t bytes(const Dataset& data, const BatchOptions& options, const StepLimits& limits) {
     const bool masks = options.token_task == TokenTask::kMaskedWord;
     return (masks ? Masker::bytes(data.longest()) : 0) + Packer::bytes(limits.examples) +
-           limits.examples * (sizeof(uint32_t) + sizeof(uint64_t)) +
+           limits.examples * sizeof(uint32_t) + 2 * RowWindow::bytes(RowWindow::limits(data, limits.examples)) +
            data.longest() * 3 * sizeof(int32_t) +
            std::max<size_t>(data.label_words(), data.labels().names.size()) * sizeof(int32_t);
   }
 
+  // Steps come one after the other, from the first on.
   void make(uint64_t number, StepBuffers& out) {
     const uint64_t epoch = number / steps_per_epoch_;
     const uint64_t first = number % steps_per_epoch_ * options_.batch_size;
     const size_t count = std::min(options_.batch_size, data_.epoch_examples() - first);
-    look_up(epoch, first, count);
+    look_up(number, count);
     const size_t bins = packer_.pack({lengths_.data(), count}, options_.capacity_tokens);
     out.step.step = number;
     out.step.epoch = epoch;
@@ -105,7 +111,7 @@ class StepMaker {
       at.example += members.size();
     }
     out.step.rows_checksum = 0;
-    for (size_t i = 0; i < count; ++i) out.step.rows_checksum += mix64(rows_[i]);
+    for (size_t i = 0; i < count; ++i) out.step.rows_checksum += mix64(window_.row(step_begin_ + i));
     out.step.examples = at.example;
     out.step.tokens = at.token;
     out.step.targets = options_.token_task == TokenTask::kNone ? at.example : at.target;
@@ -119,12 +125,28 @@ class StepMaker {
     size_t example = 0, token = 0, sequence = 0, start = 0, target = 0;
   };
 
-  void look_up(uint64_t epoch, uint64_t first, size_t count) {
-    const EpochOrder order(data_, options_.seed, epoch);
-    for (size_t i = 0; i < count; ++i) {
-      rows_[i] = options_.shuffle ? order(first + i) : first + i;
-      lengths_[i] = data_.length(rows_[i]);
+  void look_up(uint64_t number, size_t count) {
+    if (number == window_end_) {
+      next_window_.work(next_window_.effort_left());
+      std::swap(window_, next_window_);
+      window_end_ = number + steps_per_epoch(window_.size(), options_.batch_size);
+      step_begin_ = 0;
+      read_ahead();
+    } else {
+      step_begin_ += options_.batch_size;
     }
+    next_window_.work(next_window_.effort_left() / (window_end_ - number));
+    for (size_t i = 0; i < count; ++i) lengths_[i] = window_.length(step_begin_ + i);
+  }
+
+  // Begins with what follows the window. The first windows are small: nobody should wait long for the first step.
+  void read_ahead() {
+    const uint64_t epoch = window_end_ / steps_per_epoch_, first = window_end_ % steps_per_epoch_ * options_.batch_size;
+    const uint64_t steps = std::min(steps_ahead_, options_.last_step - window_end_);
+    const uint64_t count = std::min({steps * options_.batch_size, data_.epoch_examples() - first, uint64_t(window_limits_.rows)});
+    next_window_.start(options_.shuffle ? EpochOrder(data_, options_.seed, epoch) : EpochOrder::of_files(data_),
+                       {.first = first, .count = count, .rows_per_step = options_.batch_size});
+    steps_ahead_ = std::min<uint64_t>(2 * steps_ahead_, window_limits_.rows);
   }
 
   // `first_sample` is the ordinal of the step's first example in the run.
@@ -133,11 +155,11 @@ class StepMaker {
     const Cursor begin = at;
     MicroBatch batch;
     for (const uint32_t member : members) {
-      data_.read(rows_[member], example_);
+      window_.read(step_begin_ + member, example_);
       uint64_t sample = (first_sample + member) * data_.most_sequences();
       for (size_t done = 0; done < example_.ids.size();) {
         const size_t end = sequence_end(done);
-        out.rows[at.sequence] = rows_[member];
+        out.rows[at.sequence] = window_.row(step_begin_ + member);
         add_sequence(done, end, sample++, begin, at, out);
         batch.longest = std::max(batch.longest, int64_t(end - done));
         done = end;
@@ -217,7 +239,11 @@ class StepMaker {
   uint64_t steps_per_epoch_;
   Packer packer_;
   std::vector<uint32_t> lengths_;  // [examples of the step]
-  std::vector<uint64_t> rows_;     // [examples of the step]
+  RowWindow::Limits window_limits_;
+  RowWindow window_, next_window_;  // the step is in the first; the other is being read meanwhile
+  uint64_t window_end_;             // the step behind the window
+  size_t step_begin_ = 0;           // in the window
+  uint64_t steps_ahead_ = 1;        // to be read next
   Example example_;
   double weight_ = 0;  // of the examples in this step
   std::optional<Masker> masker_;

@@ -83,7 +83,7 @@ class BatchStream {
   BatchStream(const BatchStream&) = delete;
 
   // The next step, valid until the next call; false at the end. Rethrows what failed in the
-  // background, after the steps that came before it. Steps whose examples all lack tokens still
+  // background, after the steps that were ready before it. Steps whose examples all lack tokens still
   // come, with no micro-batches.
   bool next(const StepBatch*& step);
 

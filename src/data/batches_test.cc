@@ -97,7 +97,7 @@ TEST_F(BatchesTest, CarryEveryExampleOncePerEpochWithItsContents) {
   BatchStream stream(data, options);
   std::map<uint64_t, std::set<uint64_t>> rows_of_epoch;
   std::set<uint64_t> samples;
-  Example example;
+  RowByRow rows(data);
   uint64_t steps = 0;
   for (const StepBatch* step = nullptr; stream.next(step); ++steps) {
     EXPECT_EQ(step->step, steps);
@@ -109,7 +109,7 @@ TEST_F(BatchesTest, CarryEveryExampleOncePerEpochWithItsContents) {
       EXPECT_EQ(batch.starts[batch.dims.sequences], batch.dims.tokens);
       int64_t longest = 0;
       for (int64_t s = 0; s < batch.dims.sequences; ++s) {
-        data.read(micro.rows[size_t(s)], example);
+        const Example& example = rows.read(micro.rows[size_t(s)]);
         const int32_t begin = batch.starts[s], length = batch.starts[s + 1] - begin;
         longest = std::max<int64_t>(longest, length);
         ASSERT_EQ(size_t(length), example.ids.size());

@@ -3,13 +3,11 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstring>
 #include <set>
-#include <unordered_map>
 
 #include "core/error.h"
-#include "data/cache_file.h"
 #include "data/dataset_builder.h"
+#include "data/dataset_files.h"
 
 namespace snug {
 namespace {
@@ -78,107 +76,6 @@ std::optional<OpenCache> open_fresh(const std::filesystem::path& file, const Cac
 }
 
 }  // namespace
-
-// One file, its cache and what its labels are called in the set of all files.
-struct Dataset::Source {
-  std::filesystem::path file, skipped_list;
-  OpenCache cache;
-  uint64_t first_row = 0;          // in all files
-  std::vector<int32_t> final_ids{};  // [label by first appearance in this file]
-
-  const CacheHeader& header() const { return cache.header; }
-  Labelling labelling() const { return Labelling(header().labelling); }
-
-  [[noreturn]] void refuse(uint64_t row) const {
-    fail(ErrorKind::kStorage, "{}: row {} is damaged; delete this file, it will be built again",
-         cache.file.path().string(), row);
-  }
-
-  struct Place {
-    uint64_t begin = 0, end = 0;
-    uint32_t labels = 0;  // how many
-    uint32_t length = 0;  // ids
-  };
-  RecordHead head(uint64_t row) const {
-    uint64_t begin = 0;
-    cache.file.read_exactly(header().index_begin + 8 * row, &begin, sizeof begin);
-    if (begin < sizeof(CacheHeader) || begin + sizeof(RecordHead) > header().index_begin) refuse(row);
-    RecordHead head;
-    cache.file.read_exactly(begin, &head, sizeof head);
-    return head;
-  }
-  Place place(uint64_t row) const {
-    SNUG_CHECK(row < header().rows);
-    uint64_t bounds[2];
-    cache.file.read_exactly(header().index_begin + 8 * row, bounds, sizeof bounds);
-    const auto [begin, end] = bounds;
-    if (begin < sizeof(CacheHeader) || end > header().index_begin || begin > end) refuse(row);
-    if (end - begin < sizeof(RecordHead)) refuse(row);
-    const uint64_t size = end - begin - sizeof(RecordHead);
-    uint32_t labels = fixed_labels(labelling());
-    if (labelling() == Labelling::kClasses) {
-      RecordHead head;
-      cache.file.read_exactly(begin, &head, sizeof head);
-      labels = head.label_count();
-    }
-    const uint64_t label_bytes = uint64_t(labels) * sizeof(int32_t);
-    const uint64_t token_bytes = header().id_bytes + (labelling() == Labelling::kTags ? sizeof(uint16_t) : 0);
-    if (label_bytes > size || (size - label_bytes) % token_bytes != 0) refuse(row);
-    const uint64_t length = (size - label_bytes) / token_bytes;
-    if (length > header().longest || labels > final_ids.size() + 2) refuse(row);
-    return {begin, end, labels, uint32_t(length)};
-  }
-
-  void read(uint64_t row, Example& out, uint32_t label_words) const;
-};
-
-struct Dataset::Files {
-  std::vector<Source> sources;
-  LabelSet labels;
-  std::vector<uint64_t> label_counts;
-  uint64_t rows = 0, tokens = 0, long_rows = 0, skipped_rows = 0;
-  uint32_t longest = 0, most_sequences = 1, label_words = 1;
-  bool windows = false;  // some text is several rows
-
-  explicit Files(std::vector<Source> opened) : sources(std::move(opened)) {
-    for (Source& source : sources) {
-      const CacheHeader& header = source.header();
-      source.first_row = rows;
-      rows += header.rows;
-      tokens += header.tokens;
-      long_rows += header.long_rows;
-      skipped_rows += header.skipped_rows;
-      longest = std::max(longest, header.longest);
-      most_sequences = std::max(most_sequences, header.most_sequences);
-      windows = windows || header.rows != header.source_rows;
-    }
-  }
-
-  const CacheHeader& header() const { return sources[0].header(); }
-  Labelling labelling() const { return sources[0].labelling(); }
-
-  // `given`: all files have the same set, in an order of its own.
-  void merge_labels(bool given) {
-    std::vector<FileLabels> of_files;
-    for (const Source& source : sources) of_files.push_back({source.file.string(), &source.cache.labels.labels});
-    labels = given || sources.size() == 1 ? sources[0].cache.labels.labels : merged_labels(of_files);
-    label_counts.resize(labels.names.size());
-    std::unordered_map<std::string_view, int32_t> ids;
-    for (size_t i = 0; i < labels.names.size(); ++i) ids.emplace(labels.names[i], int32_t(i));
-    for (Source& source : sources) {
-      const LabelCollector::Result& own = source.cache.labels;
-      for (const int32_t id : own.final_ids) source.final_ids.push_back(ids.at(own.labels.names[size_t(id)]));
-      for (size_t i = 0; i < own.counts.size(); ++i) label_counts[size_t(ids.at(own.labels.names[i]))] += own.counts[i];
-    }
-    if (labelling() == Labelling::kClasses) label_words = std::max<uint32_t>(1, uint32_t((labels.names.size() + 31) / 32));
-    if (labelling() == Labelling::kAnswer) label_words = 2;
-  }
-
-  const Source& source_of(uint64_t row) const {
-    const auto after = std::ranges::upper_bound(sources, row, {}, &Source::first_row);
-    return *(after - 1);
-  }
-};
 
 namespace {
 
@@ -297,139 +194,11 @@ uint64_t Dataset::rows_before_file(size_t file) const {
   return count;
 }
 
-uint32_t Dataset::length(uint64_t row) const {
-  const uint64_t place = place_of(row);
-  const Source& source = files_->source_of(place);
-  return source.place(place - source.first_row).length;
-}
-
-void Dataset::read(uint64_t row, Example& out) const {
-  const uint64_t place = place_of(row);
-  const Source& source = files_->source_of(place);
-  source.read(place - source.first_row, out, files_->label_words);
-}
-
 Dataset::Origin Dataset::origin(uint64_t row) const {
   const uint64_t place = place_of(row);
   const Source& source = files_->source_of(place);
   const RecordHead head = source.head(place - source.first_row);
   return {size_t(&source - files_->sources.data()), head.row, head.continues()};
-}
-
-namespace {
-
-// A record in pieces that fit a stack; nearly every record is one.
-class RecordBytes {
- public:
-  RecordBytes(const InputFile& file, uint64_t begin, uint64_t end) : file_(file), next_(begin), end_(end) {}
-
-  void take(void* to, size_t bytes) {
-    for (size_t done = 0; done < bytes;) {
-      if (at_ == filled_) fill();
-      const size_t count = std::min(bytes - done, filled_ - at_);
-      std::memcpy(static_cast<char*>(to) + done, piece_ + at_, count);
-      at_ += count;
-      done += count;
-    }
-  }
-
- private:
-  void fill() {
-    SNUG_CHECK(next_ < end_);
-    filled_ = std::min<uint64_t>(sizeof piece_, end_ - next_);
-    file_.read_exactly(next_, piece_, filled_);
-    next_ += filled_;
-    at_ = 0;
-  }
-
-  const InputFile& file_;
-  uint64_t next_, end_;
-  size_t at_ = 0, filled_ = 0;
-  char piece_[4096];
-};
-
-// Returns false where an id is outside the vocabulary.
-template <class Stored>
-bool widen(const char* stored, std::span<int32_t> ids, uint32_t vocab) {
-  uint32_t highest = 0;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    Stored id;
-    std::memcpy(&id, stored + i * sizeof id, sizeof id);
-    ids[i] = int32_t(id);
-    highest = std::max(highest, uint32_t(id));
-  }
-  return ids.empty() || highest < vocab;
-}
-
-// From labels as they are stored to a batch's words; false where there is no such class.
-bool finish_labels(Example& example, Labelling labelling, std::span<const int32_t> final_ids, uint32_t words) {
-  std::vector<int32_t>& labels = example.labels;
-  switch (labelling) {
-    case Labelling::kClass:
-      if (labels[0] < -1 || labels[0] >= int64_t(final_ids.size())) return false;
-      if (labels[0] >= 0) labels[0] = final_ids[size_t(labels[0])];
-      return true;
-    case Labelling::kClasses: {
-      uint32_t bits[kMostClassWords] = {};
-      for (const int32_t id : labels) {
-        if (id < 0 || id >= int64_t(final_ids.size())) return false;
-        const auto bit = uint32_t(final_ids[size_t(id)]);
-        bits[bit / 32] |= 1u << bit % 32;
-      }
-      labels.resize(words);
-      std::memcpy(labels.data(), bits, words * sizeof(int32_t));
-      return true;
-    }
-    case Labelling::kNumber:
-    case Labelling::kAnswer: return true;
-    case Labelling::kTags:
-      labels.assign(1, -1);
-      return true;
-  }
-  return false;
-}
-
-}  // namespace
-
-void Dataset::Source::read(uint64_t row, Example& out, uint32_t label_words) const {
-  const CacheHeader& header = cache.header;
-  const Place place = this->place(row);
-  RecordBytes bytes(cache.file, place.begin, place.end);
-  RecordHead head;
-  bytes.take(&head, sizeof head);
-  out.labels.resize(place.labels);
-  bytes.take(out.labels.data(), place.labels * sizeof(int32_t));
-  const auto read_numbers = [&](std::vector<int32_t>& to, size_t stored_bytes, const auto& widen_piece) {
-    to.resize(place.length);
-    bool sound = true;
-    char piece[1024];
-    for (size_t done = 0; done < place.length;) {
-      const size_t count = std::min(place.length - done, sizeof piece / stored_bytes);
-      bytes.take(piece, count * stored_bytes);
-      sound &= widen_piece(piece, std::span(to).subspan(done, count));
-      done += count;
-    }
-    return sound;
-  };
-  bool sound = read_numbers(out.ids, header.id_bytes, [&](const char* from, std::span<int32_t> to) {
-    return header.id_bytes == 2 ? widen<uint16_t>(from, to, header.vocab) : widen<uint32_t>(from, to, header.vocab);
-  });
-  out.tags.clear();
-  if (labelling() == Labelling::kTags) {
-    sound &= read_numbers(out.tags, sizeof(uint16_t), [&](const char* from, std::span<int32_t> to) {
-      widen<uint16_t>(from, to, 0);
-      for (int32_t& tag : to) tag = tag == kNoTag ? -1 : tag;
-      return std::ranges::all_of(to, [&](int32_t tag) { return tag < int64_t(final_ids.size()); });
-    });
-  }
-  out.continues = head.continues();
-  const RecordContents contents{
-      .split = head.split, .row = head.row, .continues = out.continues, .labels = out.labels, .ids = out.ids, .tags = out.tags};
-  sound &= head.hash == record_hash(contents) && head.label_count() == place.labels && head.split <= place.length;
-  if (!sound || !finish_labels(out, labelling(), final_ids, label_words)) refuse(row);
-  for (int32_t& tag : out.tags) tag = tag < 0 ? -1 : final_ids[size_t(tag)];
-  out.type_ids.assign(place.length, 1);
-  std::fill(out.type_ids.begin(), out.type_ids.begin() + head.split, 0);
 }
 
 void write_skipped_list(const std::filesystem::path& file, const std::vector<const Dataset*>& datasets) {

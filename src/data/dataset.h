@@ -1,5 +1,5 @@
 // Data files as token ids on disk. The first use reads and tokenizes a file once, with progress,
-// into a cache file; after that any row is two small preads, so shuffled epochs need neither the
+// into a cache file; after that any row is found there (row_window.h), so shuffled epochs need neither the
 // text nor an index in memory. The cache is named by everything that decides its contents except
 // the source's contents, whose size, time and hash it carries: it is rebuilt when those change.
 // Several files are one dataset over several caches: adding a file leaves the others' alone.
@@ -113,10 +113,6 @@ class Dataset {
   uint64_t skipped_rows() const;                             // of the sources, because they were wrong
   std::vector<std::filesystem::path> skipped_lists() const;  // JSON lines; they may be gone
 
-  // Thread-safe. Replaces the contents of `out`, keeping its capacity: with vectors that have room
-  // for longest() ids it allocates nothing. A row may have no tokens where labels are not required.
-  void read(uint64_t row, Example& out) const;
-  uint32_t length(uint64_t row) const;
   // Where a row comes from: a place in sources(), and the row's number there, from 0, wrong rows counted, modulo 2^32.
   struct Origin {
     size_t source = 0;
@@ -132,6 +128,7 @@ class Dataset {
   static size_t build_bytes(int threads);
 
  private:
+  friend class RowWindow;  // reads rows
   struct Source;
   struct Files;
   // Rows of all files end to end, of which a dataset may be some.

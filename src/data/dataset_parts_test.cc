@@ -60,12 +60,8 @@ TEST_F(DatasetPartsTest, SeveralFilesShareTheirLabels) {
   EXPECT_EQ(data.labels().names, (std::vector<std::string>{"0", "1", "2"}));
   EXPECT_EQ(data.label_counts(), (std::vector<uint64_t>{3, 5, 4}));
   std::vector<int32_t> labels;
-  Example example;
-  for (uint64_t row = 0; row < data.rows(); ++row) {
-    data.read(row, example);
-    labels.push_back(example.labels[0]);
-    EXPECT_EQ(data.length(row), example.ids.size());
-  }
+  RowByRow rows(data);
+  for (uint64_t row = 0; row < data.rows(); ++row) labels.push_back(rows.read(row).labels[0]);
   EXPECT_EQ(labels, (std::vector<int32_t>{2, 0, 2, 0, 2, 1, 1, 1, 1, 0, 2, 1}));
   EXPECT_EQ(data.origin(8).source, 1u);
   EXPECT_EQ(data.origin(8).number, 3u);

@@ -46,14 +46,13 @@ TEST_F(DatasetTest, ReturnsWhatTheTokenizerSaid) {
   EXPECT_EQ(data.labels().names, (std::vector<std::string>{"a", "b"}));
   Encoding expected;
   tokenizer_.encode("one two", "three", {}, expected);
-  Example example;
-  data.read(0, example);
+  RowByRow rows(data);
+  const Example& example = rows.read(0);
   EXPECT_EQ(example.ids, expected.ids);
   EXPECT_EQ(example.type_ids, expected.type_ids);
   EXPECT_EQ(example.labels[0], 1);
-  data.read(1, example);
-  EXPECT_EQ(example.labels[0], 0);
-  EXPECT_EQ(data.length(1), 4u);
+  EXPECT_EQ(rows.read(1).labels[0], 0);
+  EXPECT_EQ(rows.read(1).ids.size(), 4u);
 }
 
 TEST_F(DatasetTest, HoldsLargeVocabulariesAndLongRows) {
@@ -68,9 +67,7 @@ TEST_F(DatasetTest, HoldsLargeVocabulariesAndLongRows) {
     EXPECT_EQ(data.long_rows(), 600u);
     Encoding expected;
     tokenizer.encode(words + "599", std::nullopt, {.max_length = 4000}, expected);
-    Example example;
-    data.read(599, example);
-    EXPECT_EQ(example.ids, expected.ids);
+    EXPECT_EQ(RowByRow(data).read(599).ids, expected.ids);
   }
 }
 
@@ -93,10 +90,10 @@ TEST_F(DatasetTest, KeepsTheOrderOverManyBlocksAndThreads) {
     many.cache_folder = folder_.path() / std::to_string(threads);
     const Dataset data = Dataset::open(file, tokenizer_, many);
     ASSERT_EQ(data.rows(), 20'000u);
-    Example example;
+    RowByRow rows(data);
     Encoding expected;
     for (uint64_t row = 0; row < data.rows(); ++row) {
-      data.read(row, example);
+      const Example& example = rows.read(row);
       tokenizer_.encode(std::to_string(row), std::nullopt, {}, expected);
       ASSERT_EQ(example.ids, expected.ids) << row;
       ASSERT_EQ(example.labels[0], int32_t(row % 7));
@@ -122,9 +119,7 @@ TEST_F(DatasetTest, ReusesTheCacheUntilTheSourceChanges) {
   const Dataset second = open(changed);
   EXPECT_NE(second.fingerprint(), first.fingerprint());
   // The dataset that was open still has its rows.
-  Example example;
-  first.read(9, example);
-  EXPECT_EQ(example.ids.size(), 8u);
+  EXPECT_EQ(RowByRow(first).read(9).ids.size(), 8u);
 }
 
 TEST_F(DatasetTest, NamesTheCacheByEverythingThatDecidesIt) {
@@ -181,9 +176,9 @@ TEST_F(DatasetTest, RefusesADamagedRecord) {
   bytes[begin + sizeof(RecordHead) + 1] ^= 0x40;
   folder_.write("cache/" + cache.filename().string(), bytes);
   const Dataset data = Dataset::open(folder_.path() / "x.csv", tokenizer_, options());
-  Example example;
-  data.read(6, example);
-  const std::string error = error_of([&] { data.read(7, example); });
+  RowByRow rows(data);
+  rows.read(6);
+  const std::string error = error_of([&] { rows.read(7); });
   EXPECT_TRUE(error.starts_with("5: ")) << error;
   EXPECT_NE(error.find("row 7 is damaged"), error.npos) << error;
 }
@@ -218,9 +213,7 @@ TEST_F(DatasetTest, ChecksValidationLabelsAgainstTheKnownSet) {
   validation.known_labels = &known;
   const Dataset data =
       Dataset::open(folder_.write("v.csv", "text,label\na,yes\n"), tokenizer_, validation);
-  Example example;
-  data.read(0, example);
-  EXPECT_EQ(example.labels[0], 1);
+  EXPECT_EQ(RowByRow(data).read(0).labels[0], 1);
   EXPECT_EQ(data.labels().names, known.names);
   const std::string error = error_of([&] {
     Dataset::open(folder_.write("w.csv", "text,label\na,yes\nb,Yes\n"), tokenizer_, validation);
@@ -241,9 +234,7 @@ TEST_F(DatasetTest, TakesRowsWithoutTokensOnlyWithoutLabels) {
   unlabelled.labels = LabelNeed::kIgnored;
   const Dataset data = Dataset::open(folder_.write("x.txt", "a\n\nb c\n"), bare, unlabelled);
   EXPECT_EQ(data.rows(), 3u);
-  Example example;
-  data.read(1, example);
-  EXPECT_TRUE(example.ids.empty());
+  EXPECT_TRUE(RowByRow(data).read(1).ids.empty());
 }
 
 TEST_F(DatasetTest, IsSafeWhenSeveralOpenAtOnce) {
@@ -253,8 +244,8 @@ TEST_F(DatasetTest, IsSafeWhenSeveralOpenAtOnce) {
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       const Dataset data = Dataset::open(file, tokenizer_, options());
-      Example example;
-      for (uint64_t row = 0; row < data.rows(); ++row) data.read(row, example);
+      RowByRow rows(data);
+      for (uint64_t row = 0; row < data.rows(); ++row) rows.read(row);
       good += data.rows() == 3000;
     });
   }
@@ -322,12 +313,9 @@ TEST_F(DatasetTest, ReadsRealData) {
   const Dataset sst2 = Dataset::open(shared / "sst2/train.tsv", tokenizer_, options());
   EXPECT_EQ(sst2.rows(), 67349u);
   EXPECT_EQ(sst2.labels().names, (std::vector<std::string>{"0", "1"}));
-  Example example;
+  RowByRow rows(sst2);
   uint64_t positive = 0;
-  for (uint64_t row = 0; row < sst2.rows(); ++row) {
-    sst2.read(row, example);
-    positive += example.labels[0] == 1;
-  }
+  for (uint64_t row = 0; row < sst2.rows(); ++row) positive += rows.read(row).labels[0] == 1;
   EXPECT_EQ(positive, 37569u);
   EXPECT_EQ(
       Dataset::open(shared / "clinc150/train.tsv", tokenizer_, options()).labels().names.size(),

@@ -19,9 +19,9 @@ class DocumentsTest : public testing::Test {
   }
   static std::vector<int32_t> all_ids(const Dataset& data) {
     std::vector<int32_t> ids;
-    Example example;
+    RowByRow rows(data);
     for (uint64_t row = 0; row < data.rows(); ++row) {
-      data.read(row, example);
+      const Example& example = rows.read(row);
       ids.insert(ids.end(), example.ids.begin(), example.ids.end());
     }
     return ids;
@@ -73,7 +73,7 @@ TEST_F(DocumentsTest, RowsAreDocumentsWithASeparatorBehindEach) {
   // Each document a row of its own, its end marked.
   const Dataset whole = open("a.jsonl", jsonl, 64, {.joined = false, .separator = 2});
   EXPECT_EQ(whole.rows(), 50u);
-  EXPECT_EQ(whole.length(20), 21u);
+  EXPECT_EQ(RowByRow(whole).read(20).ids.size(), 21u);
 }
 
 TEST_F(DocumentsTest, EveryTokenIsSeenOncePerEpochAndPredictsItsNext) {
@@ -148,11 +148,8 @@ TEST_F(DocumentsTest, PartsOfADataset) {
   const Dataset data = open("d.txt", words(500, 3), 10, {.separator = 2});
   const Dataset end = data.part(40, 11);
   EXPECT_EQ(end.rows(), 11u);
-  Example a, b;
-  end.read(3, a);
-  data.read(43, b);
-  EXPECT_EQ(a.ids, b.ids);
-  EXPECT_EQ(end.length(10), data.length(50));
+  EXPECT_EQ(RowByRow(end).read(3).ids, RowByRow(data).read(43).ids);
+  EXPECT_EQ(RowByRow(end).read(10).ids, RowByRow(data).read(50).ids);
 }
 
 TEST_F(DocumentsTest, WhatIsNoTextIsRefused) {

@@ -5,11 +5,18 @@
 
 namespace snug {
 
+EpochOrder EpochOrder::of_files(const Dataset& data) {
+  EpochOrder order(data, 0, 0);
+  order.shuffled_ = false;
+  return order;
+}
+
 uint64_t EpochOrder::operator()(uint64_t position) const {
+  if (!shuffled_) return position;
   uint64_t slot = order_(position);
-  if (data_.shares().empty()) return slot;
+  if (data_->shares().empty()) return slot;
   uint64_t number = 0;
-  for (const EpochShare& share : data_.shares()) {
+  for (const EpochShare& share : data_->shares()) {
     ++number;
     if (slot >= share.draws) {
       slot -= share.draws;

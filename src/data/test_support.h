@@ -1,5 +1,5 @@
 // What the tests of this folder share: a tokenizer small enough to check by eye, folders that
-// vanish, errors as text, and bytes that come slowly or compressed.
+// vanish, rows one by one, errors as text, and bytes that come slowly or compressed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,6 +16,7 @@
 
 #include "core/error.h"
 #include "data/row_reader.h"
+#include "data/row_window.h"
 #include "text/tokenizer.h"
 
 namespace snug {
@@ -82,6 +83,24 @@ class FakeTokenizer final : public Tokenizer {
   int32_t vocab_;
   bool specials_;
   SpecialIds special_ids_;
+};
+
+// Rows of a dataset in any order.
+class RowByRow {
+ public:
+  explicit RowByRow(const Dataset& data) : data_(data), window_(data, RowWindow::limits(data, 1)) {}
+  const Example& read(uint64_t row) {  // valid until the next call
+    window_.start(EpochOrder::of_files(data_), {.first = row, .count = 1});
+    window_.work(window_.effort_left());
+    window_.read(0, example_);
+    EXPECT_EQ(window_.length(0), example_.ids.size());
+    return example_;
+  }
+
+ private:
+  const Dataset& data_;
+  RowWindow window_;
+  Example example_;
 };
 
 class TemporaryFolder {
