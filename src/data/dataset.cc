@@ -219,6 +219,4 @@ void write_skipped_list(const std::filesystem::path& file, const std::vector<con
   out.commit();
 }
 
-size_t Dataset::resident_bytes() { return 64 << 10; }
-
 }  // namespace snug

@@ -121,12 +121,6 @@ class Dataset {
   };
   Origin origin(uint64_t row) const;
 
-  // Bytes of memory that opening a dataset keeps (label names come on top), and the most that
-  // building a cache takes at any time beyond that, while records stay under 64 KiB. Longer ones
-  // add, while they pass, up to 5 times their size, in JSON 20 times.
-  static size_t resident_bytes();
-  static size_t build_bytes(int threads);
-
  private:
   friend class RowWindow;  // reads rows
   struct Source;

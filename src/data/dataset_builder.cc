@@ -465,17 +465,4 @@ void build_cache(const std::filesystem::path& source, const Tokenizer& tokenizer
   Builder(source, tokenizer, options, key).run();
 }
 
-size_t Dataset::build_bytes(int threads) {
-  // Window and chunks, the decoder's 8 MiB window (.zst), a JSON parser for 64 KiB lines, offsets,
-  // a moderate number of labels.
-  constexpr size_t kReading = (256 + 64) << 10, kDecoder = 9 << 20, kParsing = 1 << 20;
-  constexpr size_t kWriting = 256 << 10, kLabels = 256 << 10;
-  // A token takes at least a byte of text, so ids take at most four times the text's bytes (growth
-  // by doubling: eight); stacks and the tokenizer's own scratch are part of the thread.
-  constexpr size_t kBlock = (2 + 8) * kBlockTextBytes + kBlockRows * (sizeof(BlockRow) + 64);
-  constexpr size_t kThread = kBlocksPerThread * kBlock + (512 << 10);
-  return kReading + kDecoder + kParsing + kWriting + kLabels +
-         size_t(std::max(threads, 1)) * kThread;
-}
-
 }  // namespace snug
