@@ -286,7 +286,7 @@ class Builder {
                          .labels = options.labels,
                          .has_header = options.has_header,
                          .documents = options.documents && options.documents->joined,
-                         .label_separator = options.encoding.labelling == Labelling::kClasses ? options.label_separator : '\0'}),
+                         .label_separator = label_list_separator(options.encoding.labelling, options.label_separator)}),
               source.string(), options.skip_bad_rows ? &skipped_ : nullptr),
         labels_(options.encoding.labelling, {options.known_labels, options.labels, source.string()}, options.label_separator),
         documents_(options.documents),

@@ -29,6 +29,8 @@ RowKind row_kind(Labelling labelling) {
   return labelling == Labelling::kAnswer ? RowKind::kQuestions : RowKind::kTexts;
 }
 
+char label_list_separator(Labelling labelling, char separator) { return labelling == Labelling::kClasses ? separator : '\0'; }
+
 uint32_t fixed_labels(Labelling labelling) {
   switch (labelling) {
     case Labelling::kClass:

@@ -22,6 +22,8 @@ enum class Labelling : uint8_t {
 };
 
 RowKind row_kind(Labelling labelling);
+// What stands between the labels of a row where it may have several; otherwise 0.
+char label_list_separator(Labelling labelling, char separator);
 // Labels that a stored row has; those of kClasses vary, and are at most so many.
 uint32_t fixed_labels(Labelling labelling);
 inline constexpr uint32_t kMostClassWords = 64, kMostClasses = 32 * kMostClassWords;

@@ -68,7 +68,7 @@ class Examiner {
                                     .columns = options_.columns,
                                     .labels = LabelNeed::kOptional,
                                     .has_header = options_.has_header,
-                                    .label_separator = options_.labelling == Labelling::kClasses ? options_.label_separator : '\0'}),
+                                    .label_separator = label_list_separator(options_.labelling, options_.label_separator)}),
                    file.string(), &skipped);
     RowLabeller labeller(options_.labelling, {.need = LabelNeed::kOptional, .file = file.string()}, options_.label_separator);
     Progress progress("reading " + file.filename().string(), 0, "rows");

@@ -190,7 +190,7 @@ uint64_t FileEvaluation::bytes(const Setup& setup, const std::vector<std::filesy
 
 RowReaderOptions FileEvaluation::row_options() const {
   RowReaderOptions options = reader_options(setup_.options, row_kind(setup_.encoding.labelling), LabelNeed::kRequired);
-  if (setup_.encoding.labelling == Labelling::kClasses) options.label_separator = setup_.options.label_separator;
+  options.label_separator = label_list_separator(setup_.encoding.labelling, setup_.options.label_separator);
   return options;
 }
 
