@@ -67,11 +67,7 @@ void ExampleEncoder::encode_windows(std::string_view text, std::optional<std::st
 
 // A word that several windows have is looked at where its first token has most tokens on its shorter side.
 void ExampleEncoder::place_words(const LabelledRow& row) {
-  struct Place {
-    size_t example = 0, token = 0;
-    size_t context = 0;  // plus one; 0: not found
-  };
-  std::vector<Place> places(row.words.size());
+  places_.assign(row.words.size(), {});
   for (size_t e = 0; e < count_; ++e) {
     EncodedExample& example = examples_[e];
     const size_t tokens = example.encoding.ids.size();
@@ -91,14 +87,15 @@ void ExampleEncoder::place_words(const LabelledRow& row) {
       last_word = int64_t(word);
       if (begins_inside) continue;  // its first token was in the window before
       const size_t context = std::min(t, tokens - 1 - t) + 1;
-      if (context > places[word].context) places[word] = {e, t, context};
+      if (context > places_[word].context) places_[word] = {e, t, context};
     }
   }
-  for (size_t word = 0; word < places.size(); ++word) {
-    if (places[word].context == 0) continue;
-    EncodedExample& example = examples_[places[word].example];
-    example.words[places[word].token] = int32_t(word);
-    example.tags[places[word].token] = row.words[word].tag;
+  for (size_t word = 0; word < places_.size(); ++word) {
+    const WordPlace& place = places_[word];
+    if (place.context == 0) continue;
+    EncodedExample& example = examples_[place.example];
+    example.words[place.token] = int32_t(word);
+    example.tags[place.token] = row.words[word].tag;
   }
 }
 

@@ -61,6 +61,11 @@ class ExampleEncoder {
   std::vector<EncodedExample> examples_;
   size_t count_ = 0;  // of examples_
   bool was_long_ = false;
+  struct WordPlace {
+    size_t example = 0, token = 0;
+    size_t context = 0;  // plus one; 0: not found
+  };
+  std::vector<WordPlace> places_;  // [words of the row]
   Encoding longer_;
   std::string spaced_;
 };
