@@ -21,7 +21,7 @@ Keep keep_of(LongTexts long_texts) {
 ExampleEncoder::ExampleEncoder(const Tokenizer& tokenizer, const EncodingOptions& options)
     : tokenizer_(&tokenizer), options_(options) {}
 
-std::span<const EncodedExample> ExampleEncoder::encode(const LabelledRow& row) {
+std::span<EncodedExample> ExampleEncoder::encode(const LabelledRow& row) {
   if (options_.labelling == Labelling::kTags) {
     // Byte-level vocabularies know the words inside a text by the space before them: so has the first.
     spaced_.assign(" ").append(row.text);

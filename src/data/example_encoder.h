@@ -45,8 +45,8 @@ class ExampleEncoder {
  public:
   ExampleEncoder(const Tokenizer& tokenizer, const EncodingOptions& options);
 
-  // The examples of one row, valid until the next call. Errors are kInput and kUsage.
-  std::span<const EncodedExample> encode(const LabelledRow& row);
+  // The examples of one row, valid until the next call; they may be moved from. Errors are kInput and kUsage.
+  std::span<EncodedExample> encode(const LabelledRow& row);
   // Whether that row was longer than max_length.
   bool was_long() const { return was_long_; }
 

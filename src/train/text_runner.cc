@@ -28,11 +28,13 @@ TextRunner::TextRunner(Engine& engine, const Plan& plan, const Tokenizer& tokeni
 
 void TextRunner::add(OwnedRow row) {
   waiting_.push_back({.row = std::move(row), .windows = {}});
-  const std::span<const EncodedExample> examples = encoder_.encode(waiting_.back().row.view());
-  for (const EncodedExample& example : examples) waiting_.back().windows.push_back({example, {}});
+  Waiting& added = waiting_.back();  // stays where it is until its last window is scored
+  const std::span<EncodedExample> examples = encoder_.encode(added.row.view());
+  added.windows.reserve(examples.size());
+  for (EncodedExample& example : examples) added.windows.push_back({std::move(example), {}});
   long_rows_ += encoder_.was_long();
   ++rows_;
-  for (const EncodedExample& example : examples) add(example);
+  for (const ScoredExample& window : added.windows) add(window.example);
 }
 
 void TextRunner::add(const EncodedExample& example) {
