@@ -32,34 +32,18 @@ __global__ void end_token_gradient_kernel(const T* dy, T* dx, int64_t rows, int 
   store_eight<kWhole>(dx + row * cols, column, cols, values);
 }
 
-// The sum of one column over the tokens of a sequence.
+// One block per sequence.
 template <class T>
-__device__ float column_sum(const T* x, int cols, int begin, int end, int column) {
-  float sum = 0.0f;
-#pragma unroll 8
-  for (int t = begin; t < end; ++t) sum += to_float(x[int64_t(t) * cols + column]);
-  return sum;
-}
-
-// One block per sequence. Normalising takes the sums twice: only inference does it, and they come from the cache.
-template <class T>
-__global__ void mean_pool_kernel(const T* x, T* y, int cols, bool normalize, const int32_t* starts,
-                                 const StepState* state) {
+__global__ void mean_pool_kernel(const T* x, T* y, int cols, const int32_t* starts, const StepState* state) {
   const int64_t row = blockIdx.x;
   const bool real = row < state->sequences;
   const int begin = real ? starts[row] : 0, end = real ? starts[row + 1] : 0;
-  float factor = end > begin ? 1.0f / float(end - begin) : 0.0f;
-  if (normalize) {
-    double squares = 0.0;
-    for (int column = int(threadIdx.x); column < cols; column += int(blockDim.x)) {
-      const float mean = column_sum(x, cols, begin, end, column) * factor;
-      squares += double(mean) * mean;
-    }
-    squares = block_sum(squares);
-    if (squares > 0.0) factor = float(factor / sqrt(squares));
-  }
+  const float factor = end > begin ? 1.0f / float(end - begin) : 0.0f;
   for (int column = int(threadIdx.x); column < cols; column += int(blockDim.x)) {
-    y[row * cols + column] = from_float<T>(column_sum(x, cols, begin, end, column) * factor);
+    float sum = 0.0f;
+#pragma unroll 8
+    for (int t = begin; t < end; ++t) sum += to_float(x[int64_t(t) * cols + column]);
+    y[row * cols + column] = from_float<T>(sum * factor);
   }
 }
 
@@ -113,12 +97,12 @@ void launch(const EndTokenGradient& op, const Launch& call) {
   });
 }
 
-void launch(const MeanPool& op, const Launch& call) {
+void launch(const MeanPool&, const Launch& call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   SNUG_CHECK(x.cols == y.cols);
   with_type(y.dtype, [&]<class T>() {
     mean_pool_kernel<T><<<unsigned(y.rows), 256, 0, call.stream>>>(
-        data_of<T>(x), data_of<T>(y), int(y.cols), op.spec.normalize, call.batch->starts, call.state);
+        data_of<T>(x), data_of<T>(y), int(y.cols), call.batch->starts, call.state);
     SNUG_CUDA_LAUNCHED("mean_pool");
   });
 }

@@ -322,7 +322,7 @@ ValueId GraphWriter::attention(const std::string& name, uint32_t site, ValueId q
 ValueId GraphWriter::pool(ValueId x) {
   if (options_.pooling == Pooling::kFirstToken) return first_token(x);
   const ValueId pooled = value("pooled", Rows::kSequences, config().hidden_size);
-  graph_.add_node(mean_pool({}), {x}, {pooled});
+  graph_.add_node(mean_pool(), {x}, {pooled});
   return pooled;
 }
 

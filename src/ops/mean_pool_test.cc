@@ -5,11 +5,9 @@
 namespace snug {
 namespace {
 
-std::vector<float> pooled(const PackedBatch& packed, int64_t hidden, bool normalize, Doubles& x) {
+std::vector<float> pooled(const PackedBatch& packed, int64_t hidden, Doubles& x) {
   OpHarness h(packed.batch, 4);
-  const Node node = {mean_pool({.normalize = normalize}),
-                     {h.random(packed.batch.dims.tokens, hidden)},
-                     {h.value(packed.batch.dims.sequences, hidden)}};
+  const Node node = {mean_pool(), {h.random(packed.batch.dims.tokens, hidden)}, {h.value(packed.batch.dims.sequences, hidden)}};
   h.forward(node);
   x = h.doubles(node.inputs[0]);
   return h.floats(node.outputs[0]);
@@ -18,42 +16,23 @@ std::vector<float> pooled(const PackedBatch& packed, int64_t hidden, bool normal
 TEST(MeanPool, MatchesReference) {
   const PackedBatch packed({1, 3, 17, 300, 2}, 3);
   for (size_t hidden : {size_t{1}, size_t{7}, size_t{65}}) {
-    for (bool normalize : {false, true}) {
-      Doubles x, expected(5 * hidden);
-      const std::vector<float> y = pooled(packed, int64_t(hidden), normalize, x);
-      for (size_t s = 0; s < 5; ++s) {
-        const size_t begin = size_t(packed.starts[s]), end = size_t(packed.starts[s + 1]);
-        double squares = 0.0;
-        for (size_t c = 0; c < hidden; ++c) {
-          double& mean = expected[s * hidden + c];
-          for (size_t t = begin; t < end; ++t) mean += x[t * hidden + c] / double(end - begin);
-          squares += mean * mean;
-        }
-        for (size_t c = 0; c < hidden && normalize; ++c)
-          expected[s * hidden + c] /= std::sqrt(squares);
+    Doubles x, expected(5 * hidden);
+    const std::vector<float> y = pooled(packed, int64_t(hidden), x);
+    for (size_t s = 0; s < 5; ++s) {
+      const size_t begin = size_t(packed.starts[s]), end = size_t(packed.starts[s + 1]);
+      for (size_t c = 0; c < hidden; ++c) {
+        for (size_t t = begin; t < end; ++t) expected[s * hidden + c] += x[t * hidden + c] / double(end - begin);
       }
-      // A mean of n values below `largest` is off by a random walk of sqrt(n) roundings of sums
-      // over n: below 4 eps of it; normalising divides by a length that may be as short as 1e-2
-      // here.
-      const double tolerance = 4.0 * kEps * largest(x) * (normalize ? 100.0 : 1.0);
-      EXPECT_TRUE(close("y", Doubles(y.begin(), y.end()), expected, tolerance, 4)) << hidden;
     }
+    // A mean of n values below `largest` is off by a random walk of sqrt(n) roundings of sums over n: below 4 eps of it.
+    EXPECT_TRUE(close("y", Doubles(y.begin(), y.end()), expected, 4.0 * kEps * largest(x), 4)) << hidden;
   }
-}
-
-TEST(MeanPool, LeavesZeroAlone) {
-  const PackedBatch packed({2}, 3);
-  OpHarness h(packed.batch, 4);
-  const Node node = {
-      mean_pool({.normalize = true}), {h.filled(2, 2, {1, -1, -1, 1})}, {h.value(1, 2)}};
-  h.forward(node);
-  EXPECT_EQ(h.floats(node.outputs[0]), (std::vector<float>{0.0f, 0.0f}));
 }
 
 TEST(MeanPool, DoesNotDependOnThreads) {
   expect_same_on_two_threads([] {
     Doubles x;
-    return std::vector<std::vector<float>>{pooled(PackedBatch({1, 30, 17}, 3), 33, true, x)};
+    return std::vector<std::vector<float>>{pooled(PackedBatch({1, 30, 17}, 3), 33, x)};
   });
 }
 
