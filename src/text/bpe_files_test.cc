@@ -1,10 +1,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "core/error.h"
 #include "core/file.h"
 #include "core/progress.h"
 #include "text/bpe_test_support.h"
+#include "text/error_test_support.h"
 #include "text/tokenizer_files.h"
 
 namespace snug {
@@ -13,16 +13,6 @@ namespace {
 namespace fs = std::filesystem;
 
 using Ids = std::vector<int32_t>;
-
-std::string error_of(const auto& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInput);
-    return error.what();
-  }
-  return "no error";
-}
 
 Ids ids(const Tokenizer& tokenizer, std::string_view text) {
   Encoding out;
@@ -97,7 +87,7 @@ TEST(VocabAndMerges, BadMergesAreNamedExactly) {
       {"h e\nx y\n", "m: line 2: the merge's token \"xy\" is not in the vocabulary"},
       {"\xFF e\n", "m: line 1: the merge's token \"\uFFFD\" is not in the vocabulary"},
   };
-  for (const auto& row : rows) EXPECT_EQ(error_of([&] { parse(vocab, row.first); }), row.second);
+  expect_errors(rows, [&](const auto& merges) { parse(vocab, merges); });
   EXPECT_EQ(error_of([&] {
               BpeVocabulary odd = small_gpt2();
               odd.tokens.insert(odd.tokens.end(), {"\u4E2D", "\u4E2Da"});
@@ -123,7 +113,7 @@ TEST(VocabAndMerges, BadVocabulariesAreNamedExactly) {
       {lacks.dump(),
        "v: the vocabulary lacks \"a\", which is byte 0x61; byte-level BPE needs all 256"},
   };
-  for (const auto& row : rows) EXPECT_EQ(error_of([&] { parse(row.first, ""); }), row.second);
+  expect_errors(rows, [](const auto& vocab) { parse(vocab, ""); });
   EXPECT_NE(error_of([&] { parse(R"({"a": 0, "a": 1})", ""); }).find("v:"), std::string::npos);
   EXPECT_NE(error_of([&] { parse("{", ""); }).find("v:"), std::string::npos);
   EXPECT_EQ(error_of([&] {

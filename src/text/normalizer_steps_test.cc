@@ -2,23 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include "core/error.h"
 #include "text/charsmap.h"
+#include "text/error_test_support.h"
 
 namespace snug {
 namespace {
 
 using Origins = std::vector<uint32_t>;
-
-std::string error_of(const auto& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInput);
-    return error.what();
-  }
-  return "no error";
-}
 
 NormalizerSteps steps(const Json& json) { return {JsonFields(json, "t", "normalizer"), "t"}; }
 
@@ -96,7 +86,7 @@ TEST(NormalizerSteps, WhatIsNotUnderstoodIsRefusedByName) {
       {{{"type", "Precompiled"}, {"precompiled_charsmap", "AAAA"}},
        "t: normalizer.precompiled_charsmap is malformed: it is shorter than its header"},
   };
-  for (const auto& row : rows) EXPECT_EQ(error_of([&] { steps(row.first); }), row.second);
+  expect_errors(rows, steps);
   Json deep = {{"type", "NFC"}};
   for (int i = 0; i < 100; ++i) deep = {{"type", "Sequence"}, {"normalizers", {deep}}};
   EXPECT_NE(error_of([&] { steps(deep); }), "no error");

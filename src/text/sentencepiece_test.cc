@@ -4,8 +4,8 @@
 #include <bit>
 #include <fstream>
 
-#include "core/error.h"
 #include "core/file.h"
+#include "text/error_test_support.h"
 #include "text/sentencepiece_model.h"
 #include "text/tokenizer_files.h"
 
@@ -68,16 +68,6 @@ Encoding encode(const Tokenizer& tokenizer, std::string_view text,
   Encoding out;
   tokenizer.encode(text, pair, options, out);
   return out;
-}
-
-std::string error_of(const auto& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInput);
-    return error.what();
-  }
-  return "no error";
 }
 
 Json spans_json(const std::vector<Span>& spans) {
@@ -251,7 +241,7 @@ TEST(SentencePieceFile, BadModelsAreNamedExactly) {
       {all + bytes_field(3, bytes_field(2, "abc")),
        "m: its charsmap is malformed: it is shorter than its header"},
   };
-  for (const auto& row : rows) EXPECT_EQ(error_of([&] { parse(row.first); }), row.second);
+  expect_errors(rows, [](const auto& model) { parse(model); });
   // Refused by the library.
   EXPECT_NE(error_of([&] { parse(unknown + piece("x", 0, kByte)); }).find("m: "),
             std::string::npos);

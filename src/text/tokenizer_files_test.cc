@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "core/error.h"
 #include "core/file.h"
 #include "core/progress.h"
+#include "text/error_test_support.h"
 
 namespace snug {
 namespace {
@@ -43,16 +43,6 @@ Json small_json() {
              {{"[PAD]", 0}, {"[UNK]", 1}, {"[CLS]", 2}, {"[SEP]", 3}, {"a", 4}, {"##b", 5}}}}}};
 }
 
-std::string error_of(const auto& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInput);
-    return error.what();
-  }
-  return "no error";
-}
-
 std::vector<int32_t> ids(const Tokenizer& tokenizer, std::string_view text) {
   Encoding out;
   tokenizer.encode(text, std::nullopt, {}, out);
@@ -72,8 +62,7 @@ TEST(VocabFile, BadFilesAreNamedExactly) {
       {"[PAD]\n[UNK]\n[CLS]\n", "v: the separator token \"[SEP]\" is missing"},
       {"[UNK]\n[CLS]\n[SEP]\n", "v: the padding token \"[PAD]\" is missing"},
   };
-  for (const auto& [text, message] : rows)
-    EXPECT_EQ(error_of([&] { parse_vocab(text, "v"); }), message);
+  expect_errors(rows, [](const auto& text) { parse_vocab(text, "v"); });
 }
 
 TEST(VocabFile, ByteOrderMarkAndLineEndsDoNotMatter) {
