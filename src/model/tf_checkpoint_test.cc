@@ -1,11 +1,6 @@
 #include "model/tf_checkpoint.h"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <fstream>
-
-#include "core/error.h"
+#include "model/file_test_util.h"
 #include "model/safetensors.h"
 #include "model/sorted_table.h"
 #include "model/tf_test_util.h"
@@ -18,48 +13,21 @@ using namespace tf;
 
 const fs::path kGolden = fs::path(SNUG_SOURCE_DIR) / "tests/golden";
 
-std::map<std::string, std::string> contents(const TensorFile& file) {
-  std::map<std::string, std::string> result;
-  for (const TensorEntry& tensor : file.tensors()) {
-    std::string bytes(tensor.bytes(), '\0');
-    file.read_bytes(tensor, 0, std::as_writable_bytes(std::span(bytes)));
-    result[tensor.name] = fmt::format("{} {} ", dtype_name(tensor.dtype), format_shape(tensor.shape)) + bytes;
-  }
-  return result;
-}
-
-class TfCheckpointTest : public ::testing::Test {
+class TfCheckpointTest : public FileTest {
  protected:
-  TfCheckpointTest() {
-    std::string name = fs::temp_directory_path() / "snug-tf-XXXXXX";
-    folder_ = ::mkdtemp(name.data());
-    put(".data-00000-of-00001", kData);
-  }
-  ~TfCheckpointTest() override { fs::remove_all(folder_); }
+  TfCheckpointTest() { put(".data-00000-of-00001", kData); }
 
-  void put(const std::string& end, const std::string& bytes) const {
-    std::ofstream(folder_ / ("x.ckpt" + end), std::ios::binary) << bytes;
-  }
+  void put(const std::string& end, const std::string& bytes) const { FileTest::put("x.ckpt" + end, bytes); }
   TfCheckpoint open(const std::string& index) const {
     put(".index", index);
     return TfCheckpoint(folder_ / "x.ckpt");
   }
   std::string error_of(const std::string& index) const {
-    try {
-      contents(open(index));
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kInput);
-      return error.what();
-    }
-    return "";
+    return error_in([&] { contents(open(index)); });
   }
-  void expect_error(const std::string& index, const std::string& expected) const {
-    const std::string error = error_of(index);
-    EXPECT_NE(error.find(expected), std::string::npos) << "expected: " << expected << "\nfound: " << error;
-  }
+  void expect_error(const std::string& index, const std::string& expected) const { expect_part(error_of(index), expected); }
 
   inline static const std::string kData = fixed(1.0f) + fixed(2.0f) + fixed(3.0f) + fixed(4.0f) + fixed(5.0f) + fixed(6.0f);
-  fs::path folder_;
 };
 
 TEST(TfNames, AreThoseOfTransformers) {

@@ -1,14 +1,10 @@
 #include "model/torch_file.h"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <map>
 
-#include "core/error.h"
+#include "model/file_test_util.h"
 #include "model/safetensors.h"
 #include "model/torch_test_util.h"
 
@@ -20,29 +16,9 @@ using namespace pickle;
 
 const fs::path kGolden = fs::path(SNUG_SOURCE_DIR) / "tests/golden/files";
 
-// All values of a file, by name.
-std::map<std::string, std::string> contents(const TensorFile& file) {
-  std::map<std::string, std::string> result;
-  for (const TensorEntry& tensor : file.tensors()) {
-    std::string bytes(tensor.bytes(), '\0');
-    file.read_bytes(tensor, 0, std::as_writable_bytes(std::span(bytes)));
-    result[tensor.name] = fmt::format("{} {} ", dtype_name(tensor.dtype), format_shape(tensor.shape)) + bytes;
-  }
-  return result;
-}
-
-class TorchFileTest : public ::testing::Test {
+class TorchFileTest : public FileTest {
  protected:
-  TorchFileTest() {
-    std::string name = fs::temp_directory_path() / "snug-torch-XXXXXX";
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~TorchFileTest() override { fs::remove_all(folder_); }
-
-  fs::path put(std::string_view bytes) const {
-    std::ofstream(folder_ / "x.bin", std::ios::binary) << bytes;
-    return folder_ / "x.bin";
-  }
+  fs::path put(std::string_view bytes) const { return FileTest::put("x.bin", bytes); }
 
   // each(bit) with the file x.bin holding `good` but for that bit.
   void over_flipped_bits(const std::string& good, const std::function<void(size_t bit)>& each) const {
@@ -57,21 +33,9 @@ class TorchFileTest : public ::testing::Test {
 
   // What opening the file and reading all of it gives, "" where all goes well.
   std::string error_of(std::string_view bytes) const {
-    try {
-      contents(TorchFile(put(bytes)));
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kInput);
-      return error.what();
-    }
-    return "";
+    return error_in([&] { contents(TorchFile(put(bytes))); });
   }
-
-  void expect_error(std::string_view bytes, const std::string& expected) const {
-    const std::string error = error_of(bytes);
-    EXPECT_NE(error.find(expected), std::string::npos) << "expected: " << expected << "\nfound: " << error;
-  }
-
-  fs::path folder_;
+  void expect_error(std::string_view bytes, const std::string& expected) const { expect_part(error_of(bytes), expected); }
 };
 
 std::string file_bytes(const fs::path& path) { return read_small_file(path); }
