@@ -144,7 +144,8 @@ struct TrainSummary {
   PlanSummary plan;
   uint64_t steps = 0, examples = 0, tokens = 0;
   double train_loss = 0;  // mean over this run's steps
-  double seconds = 0, tokens_per_second = 0, examples_per_second = 0;
+  double seconds = 0, tokens_per_second = 0, examples_per_second = 0;  // of the steps, waiting for data included
+  double data_seconds = 0;  // before them: reading and tokenizing files, or opening what was kept of an earlier run
   uint64_t measured_peak_bytes = 0, measured_arena_bytes = 0;
   std::map<std::string, double> eval;  // of the model that was saved; empty without validation data
   bool stopped_early = false;

@@ -234,7 +234,6 @@ void Trainer::check_same_run(const Json& state) const {
 void Trainer::step(const StepBatch& batch) {
   const TrainOptions& o = job_.options;
   const double learning_rate = job_.schedule.rate(batch.step);
-  if (running_.empty()) last_finish_ = Clock::now();
   engine_->begin(batch.weight > 0 ? batch.weight : 1);
   for (const MicroBatch& micro : batch.micro_batches) engine_->accumulate(micro.view());
   engine_->update({.learning_rate = learning_rate,
@@ -377,6 +376,7 @@ TrainSummary Trainer::run() {
   {
     Progress progress("training", job_.total_steps, "steps");
     uint64_t last_saved = first_step_;
+    last_finish_ = Clock::now();
     for (const StepBatch* batch; !stopped_early_ && batches.next(batch);) {
       step(*batch);
       const uint64_t done = batch->step + 1;
@@ -406,6 +406,7 @@ TrainSummary Trainer::run() {
         save(done);
         last_saved = done;
       }
+      if (evaluates || saves) last_finish_ = Clock::now();  // a step's seconds have the waiting for data in them, not these
       if (signals.stop_requested() && !last) {
         finish(0);
         if (last_saved != done) save(done);
@@ -427,6 +428,7 @@ TrainSummary Trainer::summary() const {
   summary.tokens = tokens_;
   summary.train_loss = summary.steps > 0 ? loss_sum_ / double(summary.steps) : 0;
   summary.seconds = train_seconds_;
+  summary.data_seconds = job_.data_seconds;
   summary.tokens_per_second = train_seconds_ > 0 ? double(tokens_) / train_seconds_ : 0;
   summary.examples_per_second = train_seconds_ > 0 ? double(examples_) / train_seconds_ : 0;
   summary.measured_peak_bytes = job_.platform->peak_bytes();
@@ -510,6 +512,7 @@ std::string TrainSummary::to_json() const {
                       {"examples", examples},
                       {"tokens", tokens},
                       {"seconds", seconds},
+                      {"data_seconds", data_seconds},
                       {"tokens_per_second", tokens_per_second},
                       {"examples_per_second", examples_per_second},
                       {"train_loss", train_loss},

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -517,13 +518,11 @@ TrainingJob prepare_training(const TrainOptions& options, const std::optional<Pr
   }
   // A classifier's size follows from the data; what a family cannot learn at all is said before it is read.
   const auto build = [&] { job.model = build_model(job, options); };
-  if (is_language(job.task)) {
-    build();
-    open_text(job);
-  } else {
-    open_labelled_data(job);
-    build();
-  }
+  if (is_language(job.task)) build();
+  const auto start = std::chrono::steady_clock::now();
+  is_language(job.task) ? open_text(job) : open_labelled_data(job);
+  job.data_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (!is_language(job.task)) build();
   check_length(job);
   check_trained(options, job.model->parameters(), job.folder.config.quantized);
   check_choosing(job);

@@ -32,6 +32,7 @@ struct TrainingJob {
   LoadOptions load;
   std::vector<float> class_weights;  // by class; empty: all weigh the same
   Schedule schedule;
+  double data_seconds = 0;  // until the data was open
   uint64_t steps_per_epoch = 0, total_steps = 0;
   uint64_t eval_every = 0, save_every = 0;  // steps; 0: never
   Plan plan;
