@@ -351,6 +351,7 @@ class Builder {
         continue;
       }
       block.add(row, rows_.number(), labelled_);
+      header_.longest_text_bytes = std::max<uint64_t>(header_.longest_text_bytes, row.text.size() + row.text_pair.value_or("").size());
       ++rows_read_;
     }
     progress_.update(rows_.reader().bytes_read());

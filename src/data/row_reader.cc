@@ -87,13 +87,14 @@ std::unique_ptr<RowReader> open_as(std::unique_ptr<ByteSource> bytes, std::strin
 
 }  // namespace
 
-uint64_t reading_bytes(const std::filesystem::path& path) {
+uint64_t reading_bytes(const std::filesystem::path& path, uint64_t longest_record_bytes) {
   // The window and the chunks that fill it; zstd's window; a JSON parser for lines of 64 KiB.
   constexpr uint64_t kReading = (256 + 64) << 10, kDecoder = 9 << 20, kParsing = 1 << 20;
   std::string format = lower(path.filename().string());
   strip(format, ".gz");
   const bool zstd = strip(format, ".zst"), json = format.ends_with(".jsonl") || format.ends_with(".json");
-  return kReading + (zstd ? kDecoder : 0) + (json ? kParsing : 0);
+  const uint64_t record = longest_record_bytes > kUsualTextBytes ? longest_record_bytes * (json ? 20 : 5) : 0;
+  return kReading + (zstd ? kDecoder : 0) + (json ? kParsing : 0) + record;
 }
 
 std::unique_ptr<RowReader> open_rows(std::unique_ptr<ByteSource> stored, const std::string& name,

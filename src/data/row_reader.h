@@ -83,9 +83,10 @@ struct RowReaderOptions {
 std::unique_ptr<RowReader> open_rows(const std::filesystem::path& path,
                                      const RowReaderOptions& options);
 
-// Memory that reading such a file takes at most while records stay under 64 KiB; longer ones add up to 5 times their size
-// while they pass, in JSON 20 times.
-uint64_t reading_bytes(const std::filesystem::path& path);
+// Memory that reading such a file takes at most, where its longest record has so many bytes. Up to kUsualTextBytes make no
+// difference; longer ones take up to 5 times their size while they pass, in JSON 20 times.
+inline constexpr uint64_t kUsualTextBytes = 64 << 10;
+uint64_t reading_bytes(const std::filesystem::path& path, uint64_t longest_record_bytes);
 
 // The same over bytes from anywhere; `name` decides the format and stands in messages.
 std::unique_ptr<RowReader> open_rows(std::unique_ptr<ByteSource> stored, const std::string& name,

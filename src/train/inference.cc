@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <limits>
 
 #include "core/error.h"
 #include "core/progress.h"
@@ -39,7 +38,7 @@ class LoadedModel {
                                .label_words = label_words(session_.model().config(), head),
                                .target_rule = head == Head::kTagger ? TargetRule::kEveryToken : TargetRule::kNone};
     const auto buffers = [&](const Dims& capacity) {
-      return TextRunner::bytes(capacity) + (more_bytes ? more_bytes(session_, encoding_, capacity) : 0);
+      return TextRunner::bytes(capacity, 0) + (more_bytes ? more_bytes(session_, encoding_, capacity) : 0);
     };
     session_.start(make_plan(session_.request(graph, workload, buffers)));
   }
@@ -237,7 +236,7 @@ Evaluation evaluate(const EvalOptions& options) {
     };
     LoadedModel model(options, task, head_of(task), {.purpose = Purpose::kScoring},
                       [&](const Session& session, const EncodingOptions& encoding, const Dims& capacity) {
-                        return FileEvaluation::bytes(setup_of(session, encoding), files, std::numeric_limits<uint64_t>::max(), capacity);
+                        return FileEvaluation::bytes(setup_of(session, encoding), {.files = files}, capacity);
                       });
     Session& session = model.session();
     FileEvaluation evaluation(setup_of(session, model.encoding()), session.engine(), session.plan());

@@ -182,10 +182,10 @@ uint64_t metrics_bytes(Task task, const ModelConfig& config, uint64_t rows) {
 FileEvaluation::FileEvaluation(const Setup& setup, Engine& engine, const Plan& plan)
     : setup_(setup), engine_(engine), plan_(plan), evaluation_(make_evaluation(setup.task, setup.config, setup.scratch)) {}
 
-uint64_t FileEvaluation::bytes(const Setup& setup, const std::vector<std::filesystem::path>& files, uint64_t rows, const Dims& capacity) {
+uint64_t FileEvaluation::bytes(const Setup& setup, const Texts& texts, const Dims& capacity) {
   uint64_t reading = 0;  // one file after the other
-  for (const std::filesystem::path& file : files) reading = std::max(reading, reading_bytes(file));
-  return metrics_bytes(setup.task, setup.config, rows) + TextRunner::bytes(capacity) + reading;
+  for (const std::filesystem::path& file : texts.files) reading = std::max(reading, reading_bytes(file, texts.longest_text_bytes));
+  return metrics_bytes(setup.task, setup.config, texts.rows) + TextRunner::bytes(capacity, texts.longest_text_bytes) + reading;
 }
 
 RowReaderOptions FileEvaluation::row_options() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -42,8 +43,13 @@ class FileEvaluation {
   };
   // All must outlive it.
   FileEvaluation(const Setup& setup, Engine& engine, const Plan& plan);
-  // What it takes at most while it runs over so many rows; texts of more than 64 KiB come on top.
-  static uint64_t bytes(const Setup& setup, const std::vector<std::filesystem::path>& files, uint64_t rows, const Dims& capacity);
+  // What it takes at most while it runs.
+  struct Texts {
+    std::vector<std::filesystem::path> files;
+    uint64_t rows = std::numeric_limits<uint64_t>::max();
+    uint64_t longest_text_bytes = 0;  // 0: not known, what is above kUsualTextBytes comes on top
+  };
+  static uint64_t bytes(const Setup& setup, const Texts& texts, const Dims& capacity);
 
   // Every row of the files, the first `most` of them or those of a dataset; also "loss" and "examples".
   MetricValues run(const std::vector<std::filesystem::path>& files, uint64_t most);

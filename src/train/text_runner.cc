@@ -26,6 +26,12 @@ TextRunner::TextRunner(Engine& engine, const Plan& plan, const Tokenizer& tokeni
       on_row_(std::move(on_row)),
       batch_(plan.capacity) {}
 
+uint64_t TextRunner::bytes(const Dims& capacity, uint64_t longest_text_bytes) {
+  // The text itself, what the tokenizer makes of it before it is cut, and its windows.
+  constexpr uint64_t kBytesPerByte = 16;
+  return BatchBuilder::bytes(capacity) + (longest_text_bytes > kUsualTextBytes ? longest_text_bytes * kBytesPerByte : 0);
+}
+
 void TextRunner::add(OwnedRow row) {
   waiting_.push_back({.row = std::move(row), .windows = {}});
   Waiting& added = waiting_.back();  // stays where it is until its last window is scored

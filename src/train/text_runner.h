@@ -38,9 +38,10 @@ class TextRunner {
  public:
   using OnRow = std::function<void(const OwnedRow& row, std::span<const ScoredExample> windows)>;
 
-  // All must outlive the runner. What it takes besides bytes() grows with the texts alone.
+  // All must outlive the runner.
   TextRunner(Engine& engine, const Plan& plan, const Tokenizer& tokenizer, const EncodingOptions& options, OnRow on_row);
-  static uint64_t bytes(const Dims& capacity) { return BatchBuilder::bytes(capacity); }
+  // What it takes, where the longest text has so many bytes; up to kUsualTextBytes make no difference.
+  static uint64_t bytes(const Dims& capacity, uint64_t longest_text_bytes);
 
   void add(OwnedRow row);
   void finish();  // what has not been scored yet

@@ -429,8 +429,11 @@ PlanRequest plan_request(const TrainingJob& job, const TrainOptions& o, const Mo
     batches.capacity_tokens = capacity.tokens;
     uint64_t bytes = kCheckpointBufferBytes + BatchStream::buffer_bytes(*job.train, batches);
     if (!job.validation) return bytes;
-    return bytes + (is_language(job.task) ? BatchStream::buffer_bytes(*job.validation, batches)
-                                          : FileEvaluation::bytes(job.evaluation(), job.validation->sources(), job.validation->rows(), capacity));
+    const Dataset& texts = *job.validation;
+    if (is_language(job.task)) return bytes + BatchStream::buffer_bytes(texts, batches);
+    return bytes + FileEvaluation::bytes(job.evaluation(),
+                                         {.files = texts.sources(), .rows = texts.rows(), .longest_text_bytes = texts.longest_text_bytes()},
+                                         capacity);
   };
   request.budget_bytes = job.platform->budget(o.memory_bytes);
   job.platform->complete(request);
