@@ -524,6 +524,11 @@ std::string to_json(const ModelConfig& config, Head head) {
   if (head == Head::kSpans) {
     for (const char* field : {"id2label", "label2id", "num_labels", "problem_type"}) document.erase(field);
   }
+  // transformers looks for the last token that is no padding, and without an id for padding takes one text at a time.
+  const bool looks_for_padding = config.family == Family::kGpt2 && head == Head::kClassifier;
+  if (looks_for_padding && config.eos_token_id && document.value("pad_token_id", Json()).is_null()) {
+    document["pad_token_id"] = *config.eos_token_id;
+  }
   const bool has_labels = head == Head::kClassifier || head == Head::kTagger;
   if (has_labels && !config.labels.empty()) write_labels(config, head, document);
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -147,6 +147,8 @@ TEST(ParseConfig, ReadsGpt2UnderItsOwnNames) {
   EXPECT_EQ(written["n_inner"], 256);
   EXPECT_FALSE(written.contains("hidden_size"));
   EXPECT_FALSE(written.contains("id2label"));
+  EXPECT_FALSE(written.contains("pad_token_id"));
+  EXPECT_EQ(Json::parse(to_json(config, Head::kClassifier))["pad_token_id"], 50256);
 }
 
 TEST(ParseConfig, RobertasPositionsBeginBehindThePadding) {
