@@ -37,7 +37,7 @@ struct CommonOptions {
 struct TrainOptions : CommonOptions {
   std::string task;  // classify, multi-label, regress, tag, qa, clm, mlm; empty: from the model and the data
   double label_smoothing = 0;  // classify, tag: the share of the loss that all classes have part in
-  std::string class_weights;   // classify: balanced, or a weight for each class; empty: all weigh the same
+  std::string class_weights;   // classify, tag: balanced, or a weight for each class; empty: all weigh the same
   // Language modelling.
   int64_t block_size = 0;              // clm: tokens a block; 0: what the model has positions for
   bool concat = true;                  // clm: documents end to end in blocks; false: each is an example

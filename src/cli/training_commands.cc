@@ -51,7 +51,7 @@ void add_data_flags(CLI::App& command, TrainingFlags& flags) {
                      "classify, tag: this share of every label is spread over all classes")
       ->capture_default_str();
   command.add_option(spellings("--class-weights"), o.class_weights,
-                     "classify: balanced (rare classes count more), or a weight for each class, comma-separated [all the same]");
+                     "classify, tag: balanced (rare classes count more), or a weight for each class, comma-separated [all the same]");
   add_column_flags(command, o, /*with_label=*/true);
   add_long_text_flags(command, o);
   add_bad_rows_flag(command, o);

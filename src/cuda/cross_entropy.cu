@@ -17,9 +17,16 @@ struct Arguments {
   T* dlogits;      // or null
   double* losses;  // of rows, or null
   int64_t rows;
-  const int32_t* labels;
-  int words;  // of a label
+  Batch batch;
   const StepState* state;
+
+  __device__ bool of_targets() const { return spec.rows == Rows::kTargets; }
+  __device__ int label(int64_t row) const { return of_targets() ? batch.target_ids[row] : batch.labels[row * spec.label_words()]; }
+  __device__ double weight(int64_t row, int label) const {  // of a row that has a label
+    if (!spec.weighted) return 1.0;
+    const int64_t sequence = of_targets() ? batch.row_of[batch.target_rows[row]] : row;
+    return double(__int_as_float(batch.labels[sequence * spec.label_words() + 1 + (of_targets() ? label : 0)]));
+  }
 };
 
 template <int kLanes>
@@ -63,8 +70,8 @@ template <class T, int kLanes, bool kDistils>
 __global__ void __launch_bounds__(kBlock) cross_entropy_kernel(const Arguments<T> a) {
   const int lane = int(threadIdx.x) % kLanes, classes = int(a.spec.classes);
   const int64_t row = int64_t(blockIdx.x) * (kBlock / kLanes) + int(threadIdx.x) / kLanes;
-  const int64_t real = a.spec.rows == Rows::kTargets ? a.state->targets : a.state->sequences;
-  const int label = row < a.rows && row < real ? a.labels[row * a.words] : -1;
+  const int64_t real = a.of_targets() ? a.state->targets : a.state->sequences;
+  const int label = row < a.rows && row < real ? a.label(row) : -1;
   const int here = label >= 0 ? classes : 0;
   const T* const logits = a.logits + row * classes;
   float most = -INFINITY;
@@ -74,7 +81,7 @@ __global__ void __launch_bounds__(kBlock) cross_entropy_kernel(const Arguments<T
   for (int c = lane; c < here; c += kLanes) sum += expf(to_float(logits[c]) - most);  // NaN comes through
   sum = lanes_sum<kLanes>(sum);
 
-  const double weight = a.words > 1 && here > 0 ? double(__int_as_float(a.labels[row * a.words + 1])) : 1.0;
+  const double weight = here > 0 ? a.weight(row, label) : 1.0;
   const double alpha = kDistils ? a.spec.distillation.alpha : 0.0, temperature = a.spec.distillation.temperature;
   const double smoothing = a.spec.smoothing, spread = smoothing / classes;
   const double log_sum = log(sum);
@@ -115,9 +122,7 @@ void launch(const CrossEntropy& op, const Launch& call) {
   SNUG_CHECK(logits.cols == op.spec.classes && (!loss || loss.dtype == DType::kF64));
   const Tensor dlogits = call.out.size() > 1 ? call.out[1] : Tensor(), teacher = call.in.size() > 1 ? call.in[1] : Tensor();
   SNUG_CHECK(!teacher || (teacher.cols == logits.cols && teacher.dtype == logits.dtype));
-  const bool of_targets = op.spec.rows == Rows::kTargets;
-  const int64_t words = of_targets ? 1 : op.spec.label_words();
-  SNUG_CHECK(of_targets ? !op.spec.weighted : call.batch->dims.label_words == words);
+  SNUG_CHECK((op.spec.rows == Rows::kTargets && !op.spec.weighted) || call.batch->dims.label_words == op.spec.label_words());
   if (logits.rows == 0) return;
   double* const losses = row_losses(call, logits.rows);
   with_type(logits.dtype, [&]<class T>() {
@@ -127,8 +132,7 @@ void launch(const CrossEntropy& op, const Launch& call) {
                                     .dlogits = data_of<T>(dlogits),
                                     .losses = losses,
                                     .rows = logits.rows,
-                                    .labels = of_targets ? call.batch->target_ids : call.batch->labels,
-                                    .words = int(words),
+                                    .batch = *call.batch,
                                     .state = call.state};
     const int lanes = op.spec.classes <= 4 ? 1 : kWarp;
     const auto blocks = unsigned(ceil_div(logits.rows, kBlock / lanes));

@@ -116,7 +116,7 @@ std::vector<int32_t> random_label(const Model& model, size_t tokens, const LossO
   const bool one = model.head() != Head::kClassifier || model.config().problem_type() == Problem::kOneLabel;
   std::vector<int32_t> words(size_t(label_words(model.config(), model.head(), loss)));
   for (int32_t& word : words) word = one || model.config().problem_type() == Problem::kManyLabels ? int32_t(random() % 3) : number();
-  if (loss.weighted) words[1] = number();
+  for (size_t i = 1; loss.weighted && i < words.size(); ++i) words[i] = number();
   return words;
 }
 
@@ -147,8 +147,12 @@ double count_targets(const std::vector<MicroBatch>& data, const Model& model, co
   double count = 0;
   for (const MicroBatch& micro : data) {
     const Batch batch = micro.view();
-    count += double(has_targets(model) ? batch.dims.targets : loss.weighted ? 0 : batch.dims.sequences);
-    for (int64_t s = 0; loss.weighted && s < batch.dims.sequences; ++s) count += double(std::bit_cast<float>(batch.labels[2 * s + 1]));
+    const int64_t targets = has_targets(model) ? batch.dims.targets : batch.dims.sequences;
+    for (int64_t t = 0; t < targets; ++t) {
+      int64_t place = 2 * t + 1;
+      if (has_targets(model)) place = batch.row_of[batch.target_rows[t]] * batch.dims.label_words + 1 + batch.target_ids[t];
+      count += loss.weighted ? double(std::bit_cast<float>(batch.labels[place])) : 1.0;
+    }
   }
   return count;
 }
@@ -294,7 +298,8 @@ TEST_F(CudaEngineTest, TenLossesOfEveryHeadAgreeWithTheCpu) {
   const Tuning adapters{.freeze = {}, .lora = {.rank = 4, .alpha = 8, .dropout = 0.1, .targets = {}}};
   for (const HeadCase& c :
        {HeadCase{Family::kBert, Head::kTagger}, {Family::kRoberta, Head::kTagger, Problem::kOneLabel, {.label_smoothing = 0.1f}},
-        {Family::kBert, Head::kTagger, Problem::kOneLabel, {}, adapters}, {Family::kGpt2, Head::kTagger}, {Family::kBert, Head::kSpans},
+        {Family::kBert, Head::kTagger, Problem::kOneLabel, {}, adapters}, {Family::kGpt2, Head::kTagger},
+        {Family::kBert, Head::kTagger, Problem::kOneLabel, {.weighted = true}}, {Family::kBert, Head::kSpans},
         {Family::kRoberta, Head::kSpans, Problem::kOneLabel, {}, adapters}, {Family::kBert, Head::kClassifier, Problem::kManyLabels},
         {Family::kRoberta, Head::kClassifier, Problem::kNumbers}, {Family::kGpt2, Head::kClassifier},
         {Family::kBert, Head::kClassifier, Problem::kOneLabel, {.label_smoothing = 0.1f, .weighted = true}}}) {

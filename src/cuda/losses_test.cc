@@ -84,10 +84,18 @@ TEST(CudaCrossEntropy, MatchesTheCpuOnTargets) {
         }
         packed.batch.dims.targets = int64_t(rows.size());
         packed.batch.target_rows = rows.data(), packed.batch.target_ids = ids.data();
-        CudaCase c(packed, bucket_of(packed.batch, seed), seed);
-        const ValueId logits = c.random(targets(dtype, classes), 3.0);
-        for (const float smoothing : {0.0f, 0.1f}) {
-          check_loss(c, CrossEntropy({.classes = classes, .rows = Rows::kTargets, .smoothing = smoothing}), {logits}, targets(dtype, classes));
+        for (const bool weighted : {false, true}) {
+          if (weighted) {
+            std::vector<int32_t> words(lengths.size() * size_t(1 + classes));
+            for (int32_t& word : words) word = std::bit_cast<int32_t>(0.3f * float(random() % 7));
+            packed.set_labels(words);
+          }
+          CudaCase c(packed, bucket_of(packed.batch, seed), seed);
+          const ValueId logits = c.random(targets(dtype, classes), 3.0);
+          for (const float smoothing : {0.0f, 0.1f}) {
+            const CrossEntropySpec spec{.classes = classes, .rows = Rows::kTargets, .smoothing = smoothing, .weighted = weighted};
+            check_loss(c, CrossEntropy(spec), {logits}, targets(dtype, classes));
+          }
         }
       }
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <condition_variable>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <numeric>
@@ -31,7 +32,8 @@ StepLimits step_limits(const Dataset& data, const BatchOptions& options) {
   if (options.token_task == TokenTask::kMaskedWord) {
     limits.targets = limits.examples * Masker::most_chosen(data.longest(), options.masks->share);
   }
-  limits.label_words = data.label_words() + !options.class_weights.empty();
+  limits.label_words = data.label_words();
+  if (!options.class_weights.empty()) limits.label_words += options.token_task == TokenTask::kTag ? options.class_weights.size() : 1;
   // First fit leaves at most one bin half empty or emptier: two bins hold more than one capacity.
   const size_t bins = 2 * limits.tokens / size_t(options.capacity_tokens) + 1;
   limits.micro_batches = std::min(limits.examples, bins);
@@ -209,6 +211,10 @@ class StepMaker {
   void add_labels(int32_t* to) {
     std::ranges::copy(example_.labels, to);
     if (options_.class_weights.empty()) return;
+    if (options_.token_task == TokenTask::kTag) {
+      std::memcpy(to + example_.labels.size(), options_.class_weights.data(), options_.class_weights.size() * sizeof(float));
+      return;
+    }
     const int32_t label = example_.labels[0];
     const float weight = label < 0 ? 0.0f : options_.class_weights[size_t(label)];
     to[label_words_ - 1] = std::bit_cast<int32_t>(weight);
@@ -223,7 +229,10 @@ class StepMaker {
       for (; count + 1 < ids.size(); ++count) rows[count] = int32_t(count), originals[count] = ids[count + 1];
     } else if (options_.token_task == TokenTask::kTag) {
       for (size_t t = 0; t < ids.size(); ++t) {
-        if (example_.tags[t] >= 0) rows[count] = int32_t(t), originals[count++] = example_.tags[t];
+        const int32_t tag = example_.tags[t];
+        if (tag < 0) continue;
+        rows[count] = int32_t(t), originals[count++] = tag;
+        if (!options_.class_weights.empty()) weight_ += options_.class_weights[size_t(tag)];
       }
     } else {
       // Evaluation masks the same tokens every time.
@@ -245,7 +254,7 @@ class StepMaker {
   size_t step_begin_ = 0;           // in the window
   uint64_t steps_ahead_ = 1;        // to be read next
   Example example_;
-  double weight_ = 0;  // of the examples in this step
+  double weight_ = 0;  // of the examples, or tags, in this step
   std::optional<Masker> masker_;
 };
 

@@ -25,7 +25,7 @@ struct BatchOptions {
   bool shuffle = true;                     // false: in the order of the file, for evaluation
   TokenTask token_task = TokenTask::kNone;
   std::shared_ptr<const MaskTable> masks{};  // of kMaskedWord
-  std::vector<float> class_weights{};      // a word more in every label; empty: all weigh the same
+  std::vector<float> class_weights{};      // in every label, as ops/cross_entropy.h has them; empty: all weigh the same
   int depth = 2;                           // steps ready ahead of the one being used
   uint64_t first_step = 0, last_step = 0;  // [first, last): the stream ends before last_step
 };

@@ -1,5 +1,6 @@
 #include "data/batches.h"
 
+#include <bit>
 #include <map>
 #include <random>
 #include <set>
@@ -208,6 +209,27 @@ TEST_F(BatchesTest, LeaveOutExamplesWithoutTokens) {
   ASSERT_TRUE(stream.next(step));
   EXPECT_EQ(step->examples, 0u);
   EXPECT_TRUE(step->micro_batches.empty());
+}
+
+// Every sequence brings the weights of all tags; the step counts those of the words that have one.
+TEST_F(BatchesTest, WeighTags) {
+  const Dataset data = Dataset::open(folder_.write("x.conll", "a B-X\nb O\n\nc O\nd O\ne I-X\n"), tokenizer_,
+                                     {.encoding = {.labelling = Labelling::kTags}, .cache_folder = folder_.path()});
+  ASSERT_EQ(data.labels().names, (std::vector<std::string>{"B-X", "I-X", "O"}));
+  const std::vector<float> weights = {2.0f, 0.5f, 0.25f};
+  const BatchOptions options{.batch_size = 2, .capacity_tokens = 20, .token_task = TokenTask::kTag, .class_weights = weights, .last_step = 1};
+  const size_t before = allocated_bytes();
+  BatchStream stream(data, options);
+  EXPECT_LE(allocated_bytes() - before, BatchStream::buffer_bytes(data, options) + 64 + weights.size() * sizeof(float));
+  const StepBatch* step = nullptr;
+  ASSERT_TRUE(stream.next(step));
+  EXPECT_EQ(step->targets, 5u);
+  EXPECT_EQ(step->weight, 2.0 + 0.5 + 3 * 0.25);
+  const MicroBatch& batch = step->micro_batches[0];
+  ASSERT_EQ(batch.label_words(), 4);
+  for (size_t i = 0; i < batch.labels.size(); ++i) {
+    EXPECT_EQ(batch.labels[i], i % 4 == 0 ? -1 : std::bit_cast<int32_t>(weights[i % 4 - 1]));
+  }
 }
 
 TEST_F(BatchesTest, TakeTheStatedMemoryAtOnceAndNoneLater) {

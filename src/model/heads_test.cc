@@ -69,6 +69,7 @@ TEST(Heads, SayHowManyWordsALabelHas) {
     EXPECT_EQ(words(1, Problem::kNumbers), 1);
     EXPECT_EQ(words(3, Problem::kNumbers), 3);
     EXPECT_EQ(words(70, Problem::kOneLabel, Head::kTagger), 1);
+    EXPECT_EQ(words(70, Problem::kOneLabel, Head::kTagger, {.weighted = true}), 71);
     EXPECT_EQ(words(1, Problem::kOneLabel, Head::kSpans), 2);
     EXPECT_EQ(words(1, Problem::kOneLabel, Head::kCausalLm), 1);
   }
@@ -93,7 +94,7 @@ TEST(Heads, RefuseWhatTheyHaveNoUseFor) {
   };
   for (const auto& [head, problem, smooths, weighs, learns] :
        {Head_{Head::kClassifier, Problem::kOneLabel, true, true, true}, {Head::kClassifier, Problem::kManyLabels, false, false, false},
-        {Head::kClassifier, Problem::kNumbers, false, false, false}, {Head::kTagger, Problem::kOneLabel, true, false, false},
+        {Head::kClassifier, Problem::kNumbers, false, false, false}, {Head::kTagger, Problem::kOneLabel, true, true, false},
         {Head::kSpans, Problem::kOneLabel, false, false, false}, {Head::kMaskedLm, Problem::kOneLabel, false, false, true}}) {
     SCOPED_TRACE(testing::Message() << int(head) << ", " << int(problem));
     const ModelConfig config = config_of(Family::kBert, 3, problem);

@@ -27,7 +27,7 @@ enum class Purpose {
 // How the loss of one class for each text or token differs from the plain one; see ops/cross_entropy.h.
 struct LossOptions {
   float label_smoothing = 0.0f;
-  bool weighted = false;  // of texts
+  bool weighted = false;
 };
 
 struct GraphOptions {

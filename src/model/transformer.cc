@@ -34,7 +34,9 @@ void check_use(const LossOptions& loss, const ModelConfig& config, Head head) {
   if (loss.label_smoothing != 0 && !one_label && head != Head::kTagger) {
     fail(ErrorKind::kUsage, "--label-smoothing-factor is for tasks in which each text or token has one class");
   }
-  if (loss.weighted && !one_label) fail(ErrorKind::kUsage, "class weights are for tasks in which each text has one class");
+  if (loss.weighted && !one_label && head != Head::kTagger) {
+    fail(ErrorKind::kUsage, "class weights are for tasks in which each text or token has one class");
+  }
 }
 
 }  // namespace
@@ -454,6 +456,9 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, Head head, const Tu
 
 int64_t label_words(const ModelConfig& config, Head head, const LossOptions& loss) {
   if (head == Head::kSpans) return kSpanEnds;
+  if (head == Head::kTagger) {
+    return CrossEntropySpec{.classes = config.num_labels(), .rows = Rows::kTargets, .weighted = loss.weighted}.label_words();
+  }
   if (head != Head::kClassifier) return 1;
   switch (config.problem_type()) {
     case Problem::kOneLabel: break;

@@ -34,6 +34,11 @@ struct Target {
   const float* teacher;  // or null
 };
 
+int64_t weight_place(const CrossEntropySpec& spec, const Batch& batch, int64_t row, int32_t label) {
+  if (spec.rows != Rows::kTargets) return row * spec.label_words() + 1;
+  return batch.row_of[batch.target_rows[row]] * spec.label_words() + 1 + label;
+}
+
 // One row: returns its loss and writes the gradient, times scale, to d (optional).
 double row_loss(const float* logits, const CrossEntropySpec& spec, const Target& target, float scale, float* d) {
   const double smoothing = spec.smoothing, classes = double(spec.classes);
@@ -71,12 +76,11 @@ void CrossEntropy::run(const Call& call) const {
   const Tensor teacher = call.in.size() > 1 ? call.in[1] : Tensor();
   SNUG_CHECK(!teacher || (teacher.rows == logits.rows && teacher.cols == logits.cols));
   const bool of_targets = spec.rows == Rows::kTargets;
-  const int64_t words = of_targets ? 1 : spec.label_words();
-  SNUG_CHECK(of_targets ? !spec.weighted : call.batch->dims.label_words == words);
-  const int32_t* const labels = of_targets ? call.batch->target_ids : call.batch->labels;
+  const Batch& batch = *call.batch;
+  SNUG_CHECK((of_targets && !spec.weighted) || batch.dims.label_words == spec.label_words());
   double total = 0.0;
   for (int64_t row = 0; row < logits.rows; ++row) {
-    const int32_t label = labels[row * words];
+    const int32_t label = of_targets ? batch.target_ids[row] : batch.labels[row * spec.label_words()];
     float* const d = dlogits ? dlogits + row * spec.classes : nullptr;
     if (label < 0) {
       if (d) std::fill_n(d, spec.classes, 0.0f);
@@ -84,7 +88,7 @@ void CrossEntropy::run(const Call& call) const {
     }
     SNUG_CHECK(label < spec.classes);
     const Target target{.label = label,
-                        .weight = spec.weighted ? std::bit_cast<float>(labels[row * words + 1]) : 1.0,
+                        .weight = spec.weighted ? std::bit_cast<float>(batch.labels[weight_place(spec, batch, row, label)]) : 1.0,
                         .teacher = teacher ? teacher.f32() + row * spec.classes : nullptr};
     total += row_loss(logits.f32() + row * spec.classes, spec, target, call.step->loss_scale, d);
   }

@@ -17,10 +17,11 @@ struct CrossEntropySpec {
   // So much of the target is spread evenly over all classes (Szegedy et al. 2015), as Hugging Face's LabelSmoother has it:
   // the loss is (1 - smoothing) * -log p(label) + smoothing * the mean of -log p.
   float smoothing = 0.0f;
-  // Of sequences: a second word of the label is what the loss counts with, the bits of a float.
+  // The loss counts with a weight, the bits of a float. Of sequences it is a second word of the label. Of targets it is that of
+  // their class: behind its first word, the label of every sequence has the weights of all classes.
   bool weighted = false;
 
-  int64_t label_words() const { return weighted ? 2 : 1; }
+  constexpr int64_t label_words() const { return !weighted ? 1 : rows == Rows::kTargets ? 1 + classes : 2; }
 };
 
 // inputs {logits[rows, classes], teacher's logits (the same shape, optional)}

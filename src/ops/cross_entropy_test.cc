@@ -106,6 +106,28 @@ TEST(CrossEntropy, TakesTheLabelsOfTargets) {
   check(packed.batch, {.classes = 3, .rows = Rows::kTargets, .smoothing = 0.1f}, expected);
 }
 
+TEST(CrossEntropy, WeighsTargetsByTheirClass) {
+  PackedBatch packed({4, 1, 9}, 3, 50, 2, 3);
+  const std::vector<int32_t> rows = {0, 2, 3, 4, 9, 13}, ids = {2, 0, -1, 1, 1, 0};
+  const float weights[] = {0.5f, 0.0f, 3.0f};
+  packed.batch.dims.targets = int64_t(rows.size());
+  packed.batch.target_rows = rows.data(), packed.batch.target_ids = ids.data();
+  std::vector<int32_t> words;
+  for (int sequence = 0; sequence < 3; ++sequence) {
+    words.push_back(-1);
+    // Which sequence a target is of decides whose weights count.
+    for (const float weight : weights) words.push_back(std::bit_cast<int32_t>(weight * float(1 + sequence)));
+  }
+  packed.set_labels(words);
+  std::vector<Row> expected;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const int sequence = rows[i] < 4 ? 1 : rows[i] < 5 ? 2 : 3;
+    expected.push_back({ids[i], ids[i] < 0 ? 0.0 : double(weights[ids[i]]) * sequence});
+  }
+  check(packed.batch, {.classes = 3, .rows = Rows::kTargets, .weighted = true}, expected);
+  check(packed.batch, {.classes = 3, .rows = Rows::kTargets, .smoothing = 0.1f, .weighted = true}, expected);
+}
+
 TEST(CrossEntropy, AddsNothingWithoutTargets) {
   const PackedBatch packed({3}, 3);
   OpHarness h(packed.batch, 4);

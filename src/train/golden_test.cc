@@ -50,6 +50,9 @@ std::vector<int32_t> words_of(const Json& row) {
   } else {
     words.push_back(row.value("label", -1));
     if (row.contains("weight")) words.push_back(std::bit_cast<int32_t>(row["weight"].get<float>()));
+    if (row.contains("class_weights")) {
+      for (const float weight : row["class_weights"]) words.push_back(std::bit_cast<int32_t>(weight));
+    }
   }
   return words;
 }
@@ -87,7 +90,13 @@ std::vector<MicroBatch> pack(const Json& rows, size_t capacity) {
 // What the loss is divided by.
 double count_targets(const Json& rows) {
   double count = 0;
-  for (const Json& row : rows) count += row.contains("target_rows") ? double(row["target_rows"].size()) : row.value("weight", 1.0);
+  for (const Json& row : rows) {
+    if (row.contains("class_weights")) {
+      for (const size_t tag : row["target_ids"]) count += row["class_weights"][tag].get<double>();
+    } else {
+      count += row.contains("target_rows") ? double(row["target_rows"].size()) : row.value("weight", 1.0);
+    }
+  }
   return count;
 }
 
@@ -398,7 +407,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"gpt2-label", Head::kClassifier, 106, {}}, Case{"gpt2-label", Head::kClassifier, 40, {}},
                     Case{"gpt2-label", Head::kClassifier, 57, whole(3)}, Case{"bert-smoothed", Head::kClassifier, 106, {}},
                     Case{"bert-smoothed", Head::kClassifier, 57, whole(2)}, Case{"roberta-weighted", Head::kClassifier, 106, {}},
-                    Case{"roberta-weighted", Head::kClassifier, 40, whole(2)}));
+                    Case{"roberta-weighted", Head::kClassifier, 40, whole(2)}, Case{"bert-tag-weighted", Head::kTagger, 106, {}},
+                    Case{"bert-tag-weighted", Head::kTagger, 40, whole(2)}));
 
 INSTANTIATE_TEST_SUITE_P(Plans, Golden,
                          testing::Values(Case{"bert-tiny", Head::kClassifier, 106, {}}, Case{"bert-tiny", Head::kClassifier, 40, {}},

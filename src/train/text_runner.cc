@@ -75,7 +75,8 @@ void TextRunner::set_label_words(std::span<const int32_t> labels) {
     std::ranges::copy(labels, label_words_.begin());
   }
   // Where classes have weights in training, here they all weigh the same.
-  if (labelling_ == Labelling::kClass && label_words_.size() > 1) label_words_[1] = std::bit_cast<int32_t>(1.0f);
+  const bool may_have_weights = labelling_ == Labelling::kClass || labelling_ == Labelling::kTags;
+  if (may_have_weights) std::fill(label_words_.begin() + 1, label_words_.end(), std::bit_cast<int32_t>(1.0f));
 }
 
 void TextRunner::finish() {

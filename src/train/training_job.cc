@@ -168,7 +168,7 @@ Dataset open_validation(const TrainingJob& job, const DatasetOptions& options) {
 std::vector<float> class_weights_of(const TrainOptions& o, Task task, const Dataset& data) {
   std::vector<float> weights;
   if (o.class_weights.empty()) return weights;
-  if (task != Task::kClassify) fail(ErrorKind::kUsage, "--class-weights is for --task classify, not {}", task_name(task));
+  if (!has_classes(task)) fail(ErrorKind::kUsage, "--class-weights is for --task classify and tag, not {}", task_name(task));
   if (!o.teacher.empty()) fail(ErrorKind::kUsage, "--class-weights and --teacher do not go together");
   const size_t classes = data.labels().names.size();
   if (o.class_weights == "balanced") {

@@ -165,6 +165,9 @@ class Tasks(SnugTest):
         for flags in (["--class-weights", "balanced"], ["--class-weights", "1,5"], ["--label-smoothing-factor", 0.2]):
             with self.subTest(flags):
                 self.assertNotEqual(self.train("other", model, "classify", data, *flags, steps=4)["train_loss"], plain)
+        words = self.conll(self.path("train.conll"), 40)
+        plain = self.train("plain", model, "tag", words, steps=4)["train_loss"]
+        self.assertNotEqual(self.train("other", model, "tag", words, "--class-weights", "balanced", steps=4)["train_loss"], plain)
         for keep in "head", "tail", "middle", "windows":
             with self.subTest(keep):
                 said = run("train", "--model", model, "--train", data, "--max-length", 6, "--long-texts", keep, "--max-steps", 2, "--save-strategy", "no",
@@ -177,7 +180,7 @@ class Tasks(SnugTest):
         table = [(["--task", "tags", "--train", words], 2, "expected classify, multi-label, regress, tag, qa, clm, mlm"),
                  (["--task", "qa", "--train", words], 3, "conll"),
                  (["--task", "regress", "--train", self.labelled("names.csv", 9, lambda c: c[0] if c else "none")], 3, "expected a number"),
-                 (["--task", "tag", "--train", words, "--class-weights", "balanced"], 2, "--class-weights is for --task classify"),
+                 (["--task", "regress", "--train", csv, "--class-weights", "balanced"], 2, "--class-weights is for --task classify and tag"),
                  (["--task", "classify", "--train", csv, "--class-weights", "1,x"], 2, "expected balanced, or"),
                  (["--task", "regress", "--train", csv, "--label-smoothing-factor", 0.1], 2, "--label-smoothing-factor is for"),
                  (["--task", "classify", "--train", csv, "--long-texts", "most"], 2, "expected head, tail, middle, windows"),
