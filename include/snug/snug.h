@@ -78,6 +78,9 @@ struct TrainOptions : CommonOptions {
   int64_t early_stopping_patience = 0;    // 0: off
   int64_t logging_steps = 0;              // a line on standard error every so many steps; 0: a progress line only
   std::vector<std::string> freeze;        // what is not trained: embeddings, layers.0-5, all-but-head, names, patterns
+  // Whether the output of frozen layers in front of all that is trained is computed once and kept in a file: auto (where
+  // they have no dropout, so that results stay the same, and it saves time), on (also leaves their dropout out), off.
+  std::string keep_frozen = "auto";
   int64_t lora_rank = 0;  // 0: no adapters
   double lora_alpha = 8, lora_dropout = 0;
   std::vector<std::string> lora_target_modules;  // empty: query and value, c_attn of GPT-2
@@ -119,6 +122,10 @@ struct PlanSummary {
   std::string device, precision = "fp32", optimizer = "adamw", recompute, offload = "none";
   uint64_t budget_bytes = 0, peak_bytes = 0, overhead_bytes = 0, arena_bytes = 0, host_peak_bytes = 0;
   uint64_t outside_bytes = 0;  // what is offloaded: to the host, or on a CPU run to a file
+  int64_t kept_layers = 0;     // frozen ones whose output is computed once and kept in a file; 0: none
+  uint64_t kept_bytes = 0;     // of that file
+  bool drops_less = false;     // the kept layers' dropout is left out
+  std::string not_kept;        // why frozen layers' output is not kept, where something can be done about it
   uint64_t minimum_budget_bytes = 0;
   int64_t batch_size = 0, micro_batch_tokens = 0, micro_batches = 0, max_length = 0;
   int64_t head_chunk_tokens = 0;  // tokens whose logits exist at once; 0 where the head is no language model's
@@ -146,6 +153,7 @@ struct TrainSummary {
   double train_loss = 0;  // mean over this run's steps
   double seconds = 0, tokens_per_second = 0, examples_per_second = 0;  // of the steps, waiting for data included
   double data_seconds = 0;  // before them: reading and tokenizing files, or opening what was kept of an earlier run
+  double keeping_seconds = 0;  // before the first step, where the output of frozen layers is kept
   uint64_t measured_peak_bytes = 0, measured_arena_bytes = 0;
   std::map<std::string, double> eval;  // of the model that was saved; empty without validation data
   bool stopped_early = false;

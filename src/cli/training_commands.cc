@@ -71,6 +71,9 @@ void add_batch_flags(CLI::App& command, TrainingFlags& flags) {
       ->capture_default_str();
   command.add_option("--freeze", o.freeze, "not trained: embeddings, layers.0-5, all-but-head, names or patterns, comma-separated")
       ->delimiter(',');
+  command.add_option(spellings("--keep-frozen"), o.keep_frozen,
+                     "compute frozen layers in front once and keep what they give in a file: auto (where they have no dropout), on (turns it off in them), off")
+      ->capture_default_str();
   command.add_option(spellings("--lora-rank,--lora-r"), o.lora_rank, "train adapters of this rank and the head alone; 0: no adapters")
       ->capture_default_str();
   command.add_option(spellings("--lora-alpha"), o.lora_alpha, "adapters count alpha / rank")->capture_default_str();

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/progress.h"
 
 namespace snug {
 
@@ -37,6 +38,13 @@ NamelessFile& NamelessFile::operator=(NamelessFile&& other) noexcept {
   std::swap(purpose_, other.purpose_);
   std::swap(descriptor_, other.descriptor_);
   return *this;
+}
+
+void NamelessFile::reserve(uint64_t bytes, const char* advice) {
+  const int status = bytes > 0 ? ::posix_fallocate(descriptor_, 0, off_t(bytes)) : 0;
+  if (status == 0) return;
+  throw Error(ErrorKind::kStorage,
+              fmt::format("{}: no room for {} of {}: {}", folder_, format_bytes(bytes), purpose_, std::strerror(status)), advice);
 }
 
 void NamelessFile::read(uint64_t offset, std::span<std::byte> to) const {

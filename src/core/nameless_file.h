@@ -17,9 +17,10 @@ class NamelessFile {
   NamelessFile(NamelessFile&& other) noexcept;
   NamelessFile& operator=(NamelessFile&& other) noexcept;
 
+  // Takes room on the disk, all zeros; where there is none, `advice` says what to do.
+  void reserve(uint64_t bytes, const char* advice);
   void read(uint64_t offset, std::span<std::byte> to) const;
   void write(uint64_t offset, std::span<const std::byte> from);
-  int descriptor() const { return descriptor_; }
 
  private:
   std::string folder_, purpose_;

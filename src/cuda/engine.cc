@@ -13,8 +13,6 @@
 namespace snug::cuda {
 namespace {
 
-// Micro-batches on their way to the device: one being read, one being written, one waiting.
-constexpr size_t kUploadSlots = 3;
 constexpr size_t kUpdateSlots = 2;
 // Products are timed on this byte repeated: small numbers in every floating-point type, since zeros run faster than data.
 constexpr int kTimingByte = 0x3c;
@@ -59,6 +57,7 @@ CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, cons
   SNUG_CUDA(cudaMemsetAsync(arena_.base() + plan.layout.transient.offset, kTimingByte, plan.layout.transient.bytes, gpu.stream()));
   capture(step_, *plan.step, plan.step_memory, training);
   if (training) capture(scoring_, *plan.scoring, plan.scoring_memory, false);
+  if (plan.prefix) capture(prefix_, *plan.prefix, plan.prefix_memory, false);
   products_.save();
   // What timing has added up goes: gradients and accumulators begin at zero.
   if (training) {
@@ -71,7 +70,7 @@ CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, cons
 
 CudaEngine::~CudaEngine() {
   cudaStreamSynchronize(gpu_.stream());
-  for (const Program* program : {&step_, &scoring_}) {
+  for (const Program* program : {&step_, &scoring_, &prefix_}) {
     for (const Captured& captured : program->buckets) cudaGraphExecDestroy(captured.graph);
   }
   for (const UploadSlot& slot : uploads_) cudaEventDestroy(slot.done);
@@ -80,8 +79,9 @@ CudaEngine::~CudaEngine() {
 
 void CudaEngine::make_slots() {
   const auto make_event = [](cudaEvent_t& event) { SNUG_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming)); };
+  const size_t states = plan_.prefix ? states_desc().bytes(plan_.capacity) : 0;
   for (size_t i = 0; i < kUploadSlots; ++i) {
-    uploads_.push_back({PinnedBuffer(tables_.end_of_batch)});
+    uploads_.push_back({PinnedBuffer(align_up(tables_.end_of_batch) + states)});
     make_event(uploads_.back().done);
   }
   for (size_t i = 0; i < kUpdateSlots; ++i) {
@@ -144,7 +144,7 @@ void CudaEngine::capture(Program& program, const StepGraph& graph, const MemoryP
   }
 }
 
-void CudaEngine::upload(const Batch& batch, float loss_scale) {
+void CudaEngine::upload(const Program& program, const Batch& batch, float loss_scale) {
   const Dims &dims = batch.dims, &capacity = plan_.capacity;
   SNUG_CHECK(dims.tokens <= capacity.tokens && dims.sequences <= capacity.sequences && dims.longest <= capacity.longest &&
              dims.targets <= capacity.targets && dims.label_words == capacity.label_words);
@@ -177,11 +177,20 @@ void CudaEngine::upload(const Batch& batch, float loss_scale) {
   auto* const by_id = reinterpret_cast<int32_t*>(to + tables_.by_id);
   for (size_t i = 0; i < sort_keys_.size(); ++i) by_id[i] = int32_t(uint32_t(sort_keys_[i]));
   SNUG_CUDA(cudaMemcpyAsync(table<std::byte>(tables_.state), to, tables_.end_of_batch, cudaMemcpyHostToDevice, gpu_.stream()));
+  if (program.source->given != kNoValue) upload_states(program, slot, dims);
   SNUG_CUDA(cudaEventRecord(slot.done, gpu_.stream()));
 }
 
+// Rows behind the micro-batch's are zero: kernels of a larger bucket read them.
+void CudaEngine::upload_states(const Program& program, const UploadSlot& slot, const Dims& dims) {
+  auto* const to = static_cast<std::byte*>(program.executor->tensor(program.source->given).data);
+  const size_t bytes = states_desc().bytes(dims), all = states_desc().bytes(plan_.capacity);
+  SNUG_CUDA(cudaMemcpyAsync(to, states_in(slot), bytes, cudaMemcpyHostToDevice, gpu_.stream()));
+  SNUG_CUDA(cudaMemsetAsync(to + bytes, 0, all - bytes, gpu_.stream()));
+}
+
 void CudaEngine::replay(const Program& program, const Batch& batch, float loss_scale) {
-  upload(batch, loss_scale);
+  upload(program, batch, loss_scale);
   const auto bucket = std::ranges::lower_bound(program.buckets, batch.dims.tokens, {}, &Captured::tokens);
   SNUG_CUDA(cudaGraphLaunch(bucket->graph, gpu_.stream()));
   last_ = &program;
@@ -251,6 +260,21 @@ StepResult CudaEngine::finish() {
     result.skipped = !result.applied && !loss_scale_.hopeless();
   }
   return result;
+}
+
+std::span<const std::byte> CudaEngine::run_prefix(const Batch& micro_batch) {
+  replay(prefix_, micro_batch, 1.0f);
+  const std::span<std::byte> states = given_states(micro_batch.dims);
+  const Tensor result = prefix_.executor->tensor(prefix_.source->result);
+  arena_.read(size_t(static_cast<std::byte*>(result.data) - arena_.base()), states);
+  return states;
+}
+
+// In the slot that the next upload takes.
+std::span<std::byte> CudaEngine::given_states(const Dims& dims) {
+  const UploadSlot& slot = uploads_[next_upload_];
+  SNUG_CUDA(cudaEventSynchronize(slot.done));
+  return {states_in(slot), states_desc().bytes(dims)};
 }
 
 void CudaEngine::score(const Batch& micro_batch) { replay(plan_.scoring ? scoring_ : step_, micro_batch, 1.0f); }

@@ -30,6 +30,8 @@ class CudaEngine : public Engine {
   void update(const OptimizerStep& step, double max_gradient_norm) override;
   int updates_ahead() const override { return scales_loss() ? 0 : 1; }
   StepResult finish() override;
+  std::span<const std::byte> run_prefix(const Batch& micro_batch) override;
+  std::span<std::byte> given_states(const Dims& dims) override;
   void score(const Batch& micro_batch) override;
   double take_loss() override;
   std::span<const float> result() override;
@@ -49,7 +51,7 @@ class CudaEngine : public Engine {
     std::vector<Captured> buckets;
   };
   struct UploadSlot {
-    PinnedBuffer buffer;
+    PinnedBuffer buffer;  // the micro-batch as tables_ has it, and behind it what kept layers gave for it
     cudaEvent_t done = nullptr;
   };
   struct UpdateSlot {
@@ -71,7 +73,10 @@ class CudaEngine : public Engine {
   // A step never has more than one micro-batch: gradients of weight matrices need not be zero before it.
   bool only_pass() const { return plan_.workload.step_tokens <= plan_.capacity.tokens; }
   void launch_nodes(Program& program, const Dims& dims, const StepContext& context);
-  void upload(const Batch& batch, float loss_scale);
+  TensorDesc states_desc() const { return plan_.prefix->graph.value(plan_.prefix->result).desc; }
+  std::byte* states_in(const UploadSlot& slot) const { return slot.buffer.data() + align_up(tables_.end_of_batch); }
+  void upload(const Program& program, const Batch& batch, float loss_scale);
+  void upload_states(const Program& program, const UploadSlot& slot, const Dims& dims);
   void replay(const Program& program, const Batch& batch, float loss_scale);
   UpdateArguments update_arguments() const;
 
@@ -84,7 +89,7 @@ class CudaEngine : public Engine {
   CopyStream copies_;
   ConvertedWeights converted_;  // weights that exist in a half type alone
   Batch device_batch_;  // arrays in the arena
-  Program step_, scoring_;
+  Program step_, scoring_, prefix_;
   const Program* last_ = nullptr;  // which of them ran
   Dims last_dims_;                 // of what ran
   std::vector<UploadSlot> uploads_;

@@ -98,6 +98,7 @@ class Dataset {
   // less; of each part the first rows alone, where they are enough.
   Dataset mixed(std::span<const MixturePart> parts, uint64_t most) const;
 
+  Dataset unmixed() const;  // the same rows, all of them once in an epoch
   // What an epoch goes through; without mixing, all rows once.
   uint64_t epoch_examples() const;
   std::span<const EpochShare> shares() const;  // empty: without mixing

@@ -102,6 +102,8 @@ Dataset::Split Dataset::split(double percentage, uint64_t seed) const {
   return {std::move(kept), std::move(held_out)};
 }
 
+Dataset Dataset::unmixed() const { return Dataset(files_, ranges_); }
+
 Dataset Dataset::mixed(std::span<const MixturePart> parts, uint64_t most) const {
   Dataset result(files_, ranges_);
   const std::vector<uint64_t> draws = quotas(parts, std::min(most, rows()));

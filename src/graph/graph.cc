@@ -65,6 +65,8 @@ int Graph::stow(ValueId value) {
   return int(stowed_.size()) - 1;
 }
 
+void Graph::give(ValueId value) { given_.push_back(value); }
+
 void Graph::drop_nodes(const std::vector<bool>& dropped) {
   std::vector<Node> kept;
   for (size_t n = 0; n < nodes_.size(); ++n) {

@@ -49,6 +49,8 @@ class Graph {
   void keep(ValueId value);
   // A value whose contents stay from one run to the next: nothing else ever takes its place.
   void hold(ValueId value);
+  // A value that no node makes: whoever runs the graph writes it first.
+  void give(ValueId value);
 
   // A value that lies outside of the arena between its forward and its backward; the number of its place there.
   int stow(ValueId value);
@@ -64,6 +66,7 @@ class Graph {
   const std::vector<std::string>& segments() const { return segments_; }
   const std::vector<ValueId>& kept() const { return kept_; }
   const std::vector<ValueId>& held() const { return held_; }
+  const std::vector<ValueId>& given() const { return given_; }
   const std::vector<ValueId>& stowed() const { return stowed_; }  // by that number
   const Value& value(ValueId id) const { return values_[size_t(id)]; }
   int scalars() const { return scalars_; }
@@ -74,7 +77,7 @@ class Graph {
   std::vector<Value> values_;
   std::vector<Node> nodes_;
   std::vector<std::string> segments_;
-  std::vector<ValueId> kept_, held_, stowed_;
+  std::vector<ValueId> kept_, held_, given_, stowed_;
   std::vector<std::pair<ValueId, ValueId>> seeds_;
   Part part_ = Part::kSums;
   int scalars_ = 0;

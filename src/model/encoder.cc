@@ -209,9 +209,10 @@ ValueId Encoder::class_logits(GraphWriter& writer, ValueId x) const {
 }
 
 Forward Encoder::forward(GraphWriter& writer) const {
-  ValueId x = embeddings(writer);
-  for (int i = 0; i < layers(); ++i) x = layer(writer, i, x);
+  ValueId x = writer.first_layer() > 0 ? writer.given_states() : embeddings(writer);
+  for (int i = writer.first_layer(); i < writer.end_layer(); ++i) x = layer(writer, i, x);
   writer.begin_segment("head");
+  if (writer.is_prefix()) return {writer.keeps_one_row() ? writer.first_token(x) : x};
   if (writer.options().purpose == Purpose::kEmbedding) return {x};
   if (head_ == Head::kClassifier) return {class_logits(writer, x)};
   if (has_token_head()) return {writer.token_logits(classifier_, head_dropout(), dropout_site(layers(), 0), x)};

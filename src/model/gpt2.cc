@@ -29,7 +29,9 @@ class Gpt2 final : public Transformer {
   ValueId embeddings(GraphWriter& writer) const;
   // What goes from one layer to the next: the residual stream and its norm.
   using Stream = GraphWriter::Normed;
+  Stream stream_before(GraphWriter& writer, int layer) const;
   Stream layer(GraphWriter& writer, int i, const Stream& stream) const;
+  const NormSlots& norm_before(int layer) const { return layer == layers() ? final_norm_ : layers_[size_t(layer)].attention_norm; }
 
   int word_ = -1, position_ = -1, vocabulary_ = -1;  // the last: the head's weight
   std::vector<LayerSlots> layers_;
@@ -106,16 +108,20 @@ Gpt2::Stream Gpt2::layer(GraphWriter& writer, int i, const Stream& stream) const
   const ValueId inner = writer.linear(name + ".inner", slots.ffn_in, activation_of(config_.hidden_act), middle);
   graph.begin_part(Part::kSums);
   const ValueId out = writer.linear(name + ".ffn", slots.ffn_out, Activation::kNone, inner);
-  const bool last = i + 1 == layers();
-  const NormSlots& next = last ? final_norm_ : layers_[size_t(i) + 1].attention_norm;
-  return writer.residual_norm(name + ".next_norm", next, {dropout_site(i, 2), config_.hidden_dropout}, out, middle_sum, /*sum_goes_on=*/!last);
+  const bool goes_on = i + 1 < layers() || writer.is_prefix();
+  return writer.residual_norm(name + ".next_norm", norm_before(i + 1), {dropout_site(i, 2), config_.hidden_dropout}, out, middle_sum, goes_on);
+}
+
+Gpt2::Stream Gpt2::stream_before(GraphWriter& writer, int layer) const {
+  const ValueId sum = layer > 0 ? writer.given_states() : embeddings(writer);
+  return {writer.layer_norm("first_norm", norm_before(layer), sum), sum};
 }
 
 Forward Gpt2::forward(GraphWriter& writer) const {
-  const ValueId embedded = embeddings(writer);
-  Stream stream{writer.layer_norm("first_norm", layers_[0].attention_norm, embedded), embedded};
-  for (int i = 0; i < layers(); ++i) stream = layer(writer, i, stream);
+  Stream stream = stream_before(writer, writer.first_layer());
+  for (int i = writer.first_layer(); i < writer.end_layer(); ++i) stream = layer(writer, i, stream);
   writer.begin_segment("head");
+  if (writer.is_prefix()) return {writer.keeps_one_row() ? writer.last_token(stream.sum) : stream.sum};
   if (writer.options().purpose == Purpose::kEmbedding) return {stream.y};
   // The last token alone has seen all of its text.
   if (head_ == Head::kClassifier) return {writer.linear("logits", classifier_, Activation::kNone, writer.last_token(stream.y))};

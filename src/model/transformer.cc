@@ -171,6 +171,7 @@ StepGraph Transformer::complete(GraphWriter& writer) const {
   check_use(writer.options().loss, config_, head_);
   const Forward end = forward(writer);
   if (writer.options().purpose == Purpose::kEmbedding) return writer.embedding(end.x);
+  if (writer.is_prefix()) return writer.prefix(end.x);
   return is_language_model() ? writer.language(end) : writer.scores(end.x);
 }
 
@@ -181,6 +182,15 @@ GraphWriter::GraphWriter(const Transformer& model, const GraphOptions& options, 
       graph_(graph),
       place_(std::move(place)),
       first_segment_(graph.segments().size()) {}
+
+// Segments have the same numbers as in a graph of all layers, which is what the choice of recomputation counts by.
+ValueId GraphWriter::given_states() {
+  begin_segment("embeddings");
+  for (int i = 0; i < first_layer(); ++i) begin_segment(fmt::format("layer.{}", i));
+  given_ = graph_.add_value(place_.prefix + "kept", kept_states(model_, options_));
+  graph_.give(given_);
+  return given_;
+}
 
 ValueId GraphWriter::add_parameter(int slot, const TensorDesc& desc) {
   const Parameter& p = model_.parameters()[size_t(slot)];
@@ -333,6 +343,7 @@ ValueId GraphWriter::first_token(ValueId x) { return end_token("first", End::kFi
 ValueId GraphWriter::last_token(ValueId x) { return end_token("last", End::kLast, x); }
 
 ValueId GraphWriter::end_token(const std::string& name, End end, ValueId x) {
+  if (graph_.value(x).desc.rows_are == Rows::kSequences) return x;
   const ValueId y = value(name, Rows::kSequences, config().hidden_size);
   graph_.add_node(snug::end_token(end), {x}, {y});
   return y;
@@ -430,7 +441,7 @@ StepGraph GraphWriter::finish(ValueId loss, ValueId result) {
     if (options_.activations_outside) move_activations_outside(graph_, recompute);
     if (options_.gradients_outside) move_gradients_outside(graph_);
   }
-  return {std::move(graph_), loss, result};
+  return {std::move(graph_), given_, loss, result};
 }
 
 // PEFT's choice.
@@ -452,6 +463,20 @@ std::unique_ptr<Transformer> make_transformer(const ModelConfig& config, Head he
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, Head head, const Tuning& tuning) {
   return make_transformer(config, head, tuning);
+}
+
+int frozen_layers(const Model& model) {
+  int layers = model.layers();
+  for (const Parameter& p : model.parameters()) {
+    if (p.trained && p.stage == Stage::kEmbeddings) return 0;
+    if (p.trained && p.stage == Stage::kLayer) layers = std::min(layers, p.layer);
+  }
+  return layers;
+}
+
+TensorDesc kept_states(const Model& model, const GraphOptions& options) {
+  const bool one_row = options.kept_layers == model.layers() && model.head() == Head::kClassifier;
+  return {.dtype = options.compute, .rows_are = one_row ? Rows::kSequences : Rows::kTokens, .cols = model.config().hidden_size};
 }
 
 int64_t label_words(const ModelConfig& config, Head head, const LossOptions& loss) {

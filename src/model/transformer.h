@@ -132,6 +132,13 @@ class GraphWriter {
   bool training() const { return training_; }
   const ModelConfig& config() const { return model_.config(); }
   const GraphOptions& options() const { return options_; }
+  // The layers that are in the graph: all of them but where their output is kept.
+  int first_layer() const { return training_ ? options_.kept_layers : 0; }
+  int end_layer() const { return is_prefix() ? options_.kept_layers : model_.layers(); }
+  bool is_prefix() const { return options_.purpose == Purpose::kPrefix; }
+  // What the first layer in the graph goes on from, where it is not the model's first.
+  ValueId given_states();
+  bool keeps_one_row() const { return kept_states(model_, options_).rows_are == Rows::kSequences; }
 
   void begin_segment(const std::string& name) { graph_.begin_segment(place_.prefix + name); }
   ValueId value(const std::string& name, Rows rows, int64_t cols) {
@@ -164,6 +171,7 @@ class GraphWriter {
   // Self-attention over q | k | v; with a cache in generation.
   ValueId attention(const std::string& name, uint32_t site, ValueId qkv, bool causal);
   ValueId pool(ValueId x);
+  // Rows of one token of each sequence stay what they are.
   ValueId first_token(ValueId x);
   ValueId last_token(ValueId x);
   ValueId dropout(const std::string& name, double rate, uint32_t site, ValueId x);
@@ -176,6 +184,7 @@ class GraphWriter {
 
   // The ends of a graph.
   StepGraph embedding(ValueId x);
+  StepGraph prefix(ValueId states) { return finish(kNoValue, states); }
   StepGraph scores(ValueId logits);
   // The head over the vocabulary: the loss, logits, or in generation the next tokens.
   StepGraph language(const Forward& forward);
@@ -196,6 +205,7 @@ class GraphWriter {
   Place place_;
   size_t first_segment_;
   std::optional<Teaching> teaching_;
+  ValueId given_ = kNoValue;
   std::map<std::pair<int, DType>, ValueId> parameters_;
   std::map<std::pair<int, size_t>, ValueId> converted_;  // by slot and segment
   std::map<int, Matrix> quantized_;

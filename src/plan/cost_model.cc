@@ -94,6 +94,15 @@ double stowing_seconds(const PlanRequest& request, const Speed& speed, const Pla
   return seconds;
 }
 
+// What layers gave is written once and read in every epoch.
+double keeping_seconds(const PlanRequest& request) {
+  if (request.graph.kept_layers == 0) return 0;
+  const Workload& workload = request.workload;
+  const int64_t tokens = mean_step_tokens(workload);
+  const Dims step{.tokens = tokens, .sequences = std::min(workload.batch_size, tokens)};
+  return double(kept_states(*request.model, request.graph).bytes(step)) * (1 + 1 / workload.epochs) / kFileBytesPerSecond;
+}
+
 }  // namespace
 
 double Speed::recomputing(const Parts& parts) const {
@@ -160,7 +169,8 @@ int64_t mean_step_tokens(const Workload& workload) {
 
 double step_seconds(const PlanRequest& request, const Speed& speed, const PlanChoice& choice, int64_t capacity) {
   const Workload& workload = request.workload;
-  const double layers = std::accumulate(speed.shares.begin(), speed.shares.end(), 0.0),
+  const double kept = std::accumulate(speed.shares.begin(), speed.shares.begin() + request.graph.kept_layers, 0.0),
+               layers = std::accumulate(speed.shares.begin(), speed.shares.end(), 0.0) - kept * (1 - 1 / workload.epochs),
                tokens = double(mean_step_tokens(workload)), passes = micro_batches(workload, capacity);
   double seconds = speed.update + passes * (layers * speed.pass_layer + speed.pass_rest + speed.pass_teacher) +
                    tokens * (layers * speed.token_layer + speed.token_rest + speed.token_teacher);
@@ -174,7 +184,8 @@ double step_seconds(const PlanRequest& request, const Speed& speed, const PlanCh
     seconds += passes * speed.chunk * double((targets + choice.head_chunk - 1) / choice.head_chunk);
   }
   if (choice.converts_weights) seconds += passes * speed.conversion;
-  return seconds + offload_seconds(request, choice.offload, passes) + stowing_seconds(request, speed, choice, tokens, passes);
+  return seconds + offload_seconds(request, choice.offload, passes) + stowing_seconds(request, speed, choice, tokens, passes) +
+         keeping_seconds(request);
 }
 
 }  // namespace snug

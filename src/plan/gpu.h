@@ -38,6 +38,9 @@ DeviceTables device_tables(const Dims& capacity, const ParameterTable& parameter
 std::vector<int64_t> bucket_sizes(int64_t capacity);
 std::vector<int64_t> bucket_sizes(const Workload& workload, int64_t capacity);
 
+// Micro-batches on their way to the device, in pinned memory of the host: one being read, one being written, one waiting.
+inline constexpr size_t kUploadSlots = 3;
+
 // The driver gives memory in pieces of this size.
 inline constexpr size_t kGpuGranule = size_t{2} << 20;
 

@@ -38,6 +38,7 @@ void find_lifetimes(const Graph& graph, const Device& device, MemoryPlan& plan) 
   const int end = int(graph.nodes().size()) - 1;
   for (ValueId v : graph.kept()) plan.values[size_t(v)].last = end;
   for (ValueId v : graph.held()) plan.values[size_t(v)].first = 0, plan.values[size_t(v)].last = end;
+  for (ValueId v : graph.given()) plan.values[size_t(v)].first = 0;
   for (size_t v = 0; v < plan.values.size(); ++v) {
     if (plan.values[v].first >= 0) plan.values[v].bytes = align_up(graph.values()[v].desc.bytes(plan.capacity));
   }

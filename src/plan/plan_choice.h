@@ -28,6 +28,7 @@ struct Workload {
   int64_t label_words = 1;            // of a sequence
   TargetRule target_rule = TargetRule::kNone;
   double masked_share = 0;
+  double epochs = 1;  // how often an example is seen
   bool one_size = false;  // every micro-batch has as many tokens as it can: a device prepares for nothing less
 
   bool lengths_vary() const { return 10 * mean_length < 9 * longest; }

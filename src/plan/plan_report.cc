@@ -71,6 +71,8 @@ std::string PlanSummary::to_json() const {
       {"converts_weights", converts_weights},
       {"offload", offload},
       {"outside_bytes", outside_bytes},
+      {"kept_layers", kept_layers},
+      {"kept_bytes", kept_bytes},
       {"predicted_tokens_per_second", or_null(predicted_tokens_per_second)},
       {"items", OrderedJson::array()},
   };
@@ -106,6 +108,12 @@ std::string PlanSummary::to_text() const {
   if (outside_bytes > 0) {
     text += fmt::format("\n  offloaded: {}, {} {}", offloaded_things(offload), format_bytes(outside_bytes), device == "cpu" ? "in a file" : "on the host");
   }
+  if (kept_layers > 0) {
+    text += fmt::format("\n  kept: what the embeddings and layers {} give, computed once before training: {} in a file",
+                        kept_layers == 1 ? "0" : fmt::format("0-{}", kept_layers - 1), format_bytes(kept_bytes));
+    if (drops_less) text += "; they have no dropout in this run";
+  }
+  if (!not_kept.empty()) text += "\n  not kept: " + not_kept;
   if (predicted_tokens_per_second) text += fmt::format("\n  predicted: {:.0f} tokens a second", *predicted_tokens_per_second);
   if (!fits) {
     text += fmt::format("\ndoes not fit: short by {}; the same results need at least {}",

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "plan/gpu.h"
 
 namespace snug {
 namespace {
@@ -125,6 +126,7 @@ class Search {
   double seconds(const Candidate& c) const { return step_seconds(request_, speed_, choice_of(c), c.capacity); }
 
   bool training() const { return request_.graph.purpose == Purpose::kTraining; }
+  bool keeps_states() const { return training() && request_.graph.kept_layers > 0; }
 
   bool has_vocabulary_head() const {
     const Head head = request_.model->head();
@@ -238,6 +240,10 @@ class Search {
     if (!found) found = build(choice, Purpose::kScoring);
     return found;
   }
+  std::shared_ptr<const StepGraph> prefix_graph() {
+    if (!prefix_) prefix_ = build({}, Purpose::kPrefix);
+    return prefix_;
+  }
   std::shared_ptr<const StepGraph> build(const PlanChoice& choice, Purpose purpose) const {
     GraphOptions options = request_.graph;
     options.purpose = purpose;
@@ -248,6 +254,12 @@ class Search {
     options.activations_outside = choice.activations_outside;
     options.bf16_weights = training() && request_.optimizer == Optimizer::kAdamWBf16;
     return std::make_shared<StepGraph>(request_.model->build(options));
+  }
+
+  // On their way to a GPU.
+  uint64_t pinned_states_bytes(const Dims& capacity) const {
+    if (!keeps_states() || request_.device.kind == DeviceKind::kCpu) return 0;
+    return kUploadSlots * kept_states(*request_.model, request_.graph).bytes(capacity);
   }
 
   // Everything about one choice; without placing tensors, the least that it can need.
@@ -265,6 +277,7 @@ class Search {
     plan.capacity = request_.workload.dims(capacity);
     plan.choice = choice;
     plan.layers = request_.model->layers();
+    plan.kept_layers = request_.graph.kept_layers;
     plan.micro_batches = (request_.workload.step_tokens + capacity - 1) / capacity;
     plan.step = step_graph(choice);
     plan.step_memory = memory_of(*plan.step);
@@ -273,6 +286,11 @@ class Search {
       plan.scoring = scoring_graph(choice);
       plan.scoring_memory = memory_of(*plan.scoring);
       transient = std::max(transient, plan.scoring_memory.bytes);
+    }
+    if (keeps_states()) {
+      plan.prefix = prefix_graph();
+      plan.prefix_memory = memory_of(*plan.prefix);
+      transient = std::max(transient, plan.prefix_memory.bytes);
     }
     std::vector<size_t> stowed_bytes;
     for (const ValueId v : plan.step->graph.stowed()) stowed_bytes.push_back(plan.step->graph.value(v).desc.bytes(plan.capacity));
@@ -292,6 +310,7 @@ class Search {
     plan.device = request_.device;
     plan.overhead_bytes = request_.process.overhead_bytes;
     plan.buffer_bytes = request_.process.buffer_bytes(plan.capacity);
+    plan.buffer_bytes += pinned_states_bytes(plan.capacity);
     set_time(plan, step_seconds(request_, speed_, choice, capacity));
     itemise(plan);
     return plan;
@@ -314,11 +333,13 @@ class Search {
     if (cpu) plan.items.push_back({"data and file buffers", plan.buffer_bytes});
     plan.items.push_back({cpu ? "program, libraries, tokenizer" : "CUDA context, libraries, kernels", plan.overhead_bytes});
     if (request_.process.launch_bytes) {
-      const size_t nodes = plan.step->graph.nodes().size() + (plan.scoring ? plan.scoring->graph.nodes().size() : 0);
+      size_t nodes = 0;
+      for (const auto& step : {plan.step, plan.scoring, plan.prefix}) nodes += step ? step->graph.nodes().size() : 0;
       plan.items.push_back({"CUDA graphs", request_.process.launch_bytes(plan.capacity, nodes)});
     }
-    if (!cpu && layout.outside_bytes > 0) {
-      plan.items.push_back({"page tables of the host's memory", layout.outside_bytes / kHostBytesPerTableByte + request_.process.arena_granule});
+    const uint64_t pinned = layout.outside_bytes + pinned_states_bytes(plan.capacity);
+    if (!cpu && pinned > 0) {
+      plan.items.push_back({"page tables of the host's memory", pinned / kHostBytesPerTableByte + request_.process.arena_granule});
     }
     plan.items.push_back({cpu ? "heap and stacks" : "kernels loaded later", request_.process.slack_bytes});
     for (const PlanItem& item : plan.items) plan.peak_bytes += item.bytes;
@@ -405,6 +426,7 @@ class Search {
   Candidate smallest_;
   std::map<PlanChoice, std::shared_ptr<const StepGraph>> steps_;
   std::map<std::pair<int64_t, bool>, std::shared_ptr<const StepGraph>> scorings_;  // by chunk and conversion
+  std::shared_ptr<const StepGraph> prefix_;
   std::map<Candidate, Need> needs_;
 };
 
@@ -496,6 +518,7 @@ PlanSummary summarize(const Plan& plan, std::string device) {
   summary.converts_weights = plan.choice.converts_weights;
   summary.offload = offload_text(plan.choice);
   summary.outside_bytes = plan.layout.outside_bytes;
+  summary.kept_layers = plan.kept_layers;
   summary.predicted_tokens_per_second = plan.tokens_per_second;
   return summary;
 }

@@ -65,6 +65,7 @@ struct Plan {
   Dims capacity;
   PlanChoice choice;
   int layers = 0;
+  int kept_layers = 0;  // of GraphOptions
   int64_t micro_batches = 0;  // of a step with the most tokens
   double step_seconds = 0;    // of average length; a prediction only where the request's speed was measured
   std::optional<double> tokens_per_second;  // that prediction
@@ -73,7 +74,8 @@ struct Plan {
   // What the executor needs. Shared, because graphs are referred to by executors.
   std::shared_ptr<const StepGraph> step;     // the request's purpose
   std::shared_ptr<const StepGraph> scoring;  // evaluation during training; null otherwise
-  MemoryPlan step_memory, scoring_memory;
+  std::shared_ptr<const StepGraph> prefix;   // of the layers whose output is kept; null: of none
+  MemoryPlan step_memory, scoring_memory, prefix_memory;
   ArenaLayout layout;
 };
 

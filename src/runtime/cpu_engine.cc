@@ -24,6 +24,7 @@ CpuEngine::CpuEngine(const Model& model, const Plan& plan, uint64_t seed, const 
   if (plan.scoring) {
     scoring_ = std::make_unique<Executor>(plan.scoring->graph, plan.scoring_memory, plan.layout, arena_.base());
   }
+  if (plan.prefix) prefix_ = std::make_unique<Executor>(plan.prefix->graph, plan.prefix_memory, plan.layout, arena_.base());
 }
 
 std::span<float> CpuEngine::floats(size_t offset, size_t bytes) const {
@@ -64,6 +65,17 @@ void CpuEngine::update(const OptimizerStep& given, double max_gradient_norm) {
     update_parameter(plan_.optimizer, parameter, i, weights, floats(place.gradient, fp32_bytes(i)), state.data(), step);
     if (away) outside_.write(place.outside_state, state);
   }
+}
+
+std::span<const std::byte> CpuEngine::run_prefix(const Batch& micro_batch) {
+  prefix_->run(micro_batch, {});
+  const Tensor states = prefix_->tensor(plan_.prefix->result);
+  return std::as_bytes(std::span(states.f32(), size_t(states.size())));
+}
+
+std::span<std::byte> CpuEngine::given_states(const Dims& dims) {
+  const ValueId given = plan_.step->given;
+  return {static_cast<std::byte*>(step_.tensor(given).data), plan_.step->graph.value(given).desc.bytes(dims)};
 }
 
 void CpuEngine::score(const Batch& micro_batch) {

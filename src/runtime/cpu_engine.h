@@ -17,6 +17,8 @@ class CpuEngine : public Engine {
   void accumulate(const Batch& micro_batch) override;
   void update(const OptimizerStep& step, double max_gradient_norm) override;
   StepResult finish() override { return result_; }
+  std::span<const std::byte> run_prefix(const Batch& micro_batch) override;
+  std::span<std::byte> given_states(const Dims& dims) override;
   void score(const Batch& micro_batch) override;
   double take_loss() override;
   std::span<const float> result() override;
@@ -34,6 +36,7 @@ class CpuEngine : public Engine {
   ConvertedWeights halves_;
   Executor step_;                      // the plan's purpose
   std::unique_ptr<Executor> scoring_;  // evaluation during training
+  std::unique_ptr<Executor> prefix_;   // of the layers whose output is kept
   Executor* last_ = nullptr;           // which of them ran
   StepContext context_;
   StepResult result_;

@@ -56,6 +56,11 @@ class Engine {
   virtual int updates_ahead() const { return 0; }
   virtual StepResult finish() = 0;
 
+  // Where the plan keeps the output of the first layers: that output for a micro-batch, valid until the next call; and the
+  // place where it is to be written before accumulate() of a micro-batch of these sizes.
+  virtual std::span<const std::byte> run_prefix(const Batch& micro_batch) = 0;
+  virtual std::span<std::byte> given_states(const Dims& dims) = 0;
+
   // Forward only: the plan's scoring graph, or its only graph.
   virtual void score(const Batch& micro_batch) = 0;
   virtual double take_loss() = 0;  // sum over the targets scored since the last call

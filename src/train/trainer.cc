@@ -94,6 +94,7 @@ class Trainer {
   void check_same_run(const Json& state) const;
   Json fingerprint() const;
 
+  void keep_states(const SignalGuard& signals);
   void step(const StepBatch& batch);
   void finish(size_t ahead);
   void evaluate(uint64_t step);
@@ -113,6 +114,7 @@ class Trainer {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<BatchStream> validation_;          // of a language model
   std::unique_ptr<FileEvaluation> evaluation_;       // of any other
+  std::optional<KeptStates> kept_;                   // what frozen layers give
 
   // State that a checkpoint carries besides weights and moments.
   double loss_sum_ = 0;
@@ -122,7 +124,7 @@ class Trainer {
   std::deque<StepMetrics> running_;  // steps whose results are still to come
   Clock::time_point last_finish_;
   uint64_t first_step_ = 0, steps_done_ = 0, examples_ = 0, tokens_ = 0;
-  double train_seconds_ = 0;
+  double train_seconds_ = 0, keeping_seconds_ = 0;
   std::map<std::string, double> last_eval_;
   std::unique_ptr<MetricsLog> log_;
   bool stopped_early_ = false;
@@ -139,6 +141,7 @@ Trainer::Trainer(const TrainingJob& job, std::optional<Resume> resume,
   } else if (job_.eval_every > 0) {
     evaluation_ = std::make_unique<FileEvaluation>(job_.evaluation(), *engine_, job_.plan);
   }
+  if (job_.keeping) kept_.emplace(cache_folder(job_.options), *job_.keeping);
   load();
   engine_->weights_changed();
   log_ = std::make_unique<MetricsLog>(output(), first_step_);
@@ -204,6 +207,7 @@ Json Trainer::fingerprint() const {
           {"precision", dtype_name(job_.plan.compute)},
           {"masking", {o.mlm_probability, o.whole_word_mask}},
           {"freeze", o.freeze},
+          {"keep_frozen", job_.summary.drops_less},
           {"lora", {o.lora_rank, o.lora_alpha, o.lora_dropout, o.lora_target_modules}},
           {"quantize", o.quantize},
           {"distillation", job_.teacher ? Json{job_.teacher->fingerprint, job_.distillation.temperature, job_.distillation.alpha} : Json()},
@@ -231,11 +235,22 @@ void Trainer::check_same_run(const Json& state) const {
   }
 }
 
+void Trainer::keep_states(const SignalGuard& signals) {
+  const auto start = Clock::now();
+  const bool all = kept_->fill(job_.train->unmixed(), job_.filling_batches(), *engine_, [&] { return signals.stop_requested(); });
+  if (!all) throw Error(ErrorKind::kInterrupted, fmt::format("stopped before step {}", first_step_ + 1), "nothing is lost: start again");
+  keeping_seconds_ = seconds_since(start);
+  say(fmt::format("frozen layers: ran once over {} examples in {:.1f} s", job_.train->rows(), keeping_seconds_));
+}
+
 void Trainer::step(const StepBatch& batch) {
   const TrainOptions& o = job_.options;
   const double learning_rate = job_.schedule.rate(batch.step);
   engine_->begin(batch.weight > 0 ? batch.weight : 1);
-  for (const MicroBatch& micro : batch.micro_batches) engine_->accumulate(micro.view());
+  for (const MicroBatch& micro : batch.micro_batches) {
+    if (kept_) kept_->give(micro, *engine_);
+    engine_->accumulate(micro.view());
+  }
   engine_->update({.learning_rate = learning_rate,
                    .beta1 = o.adam_beta1,
                    .beta2 = o.adam_beta2,
@@ -340,6 +355,7 @@ void Trainer::save(uint64_t step) {
                     {"converts_weights", job_.plan.choice.converts_weights},
                     {"offload", job_.plan.choice.offload},
                     {"activations_outside", job_.plan.choice.activations_outside},
+                    {"kept_layers", job_.plan.kept_layers},
                     {"loss_sum", loss_sum_},
                     {"best", best_ ? Json(*best_) : Json(nullptr)},
                     {"evaluations_without_improvement", evaluations_without_improvement_},
@@ -372,6 +388,7 @@ void Trainer::save_final_weights() {
 
 TrainSummary Trainer::run() {
   const SignalGuard signals;
+  if (kept_ && first_step_ < job_.total_steps) keep_states(signals);
   BatchStream batches(*job_.train, job_.train_batches(first_step_));
   {
     Progress progress("training", job_.total_steps, "steps");
@@ -429,6 +446,7 @@ TrainSummary Trainer::summary() const {
   summary.train_loss = summary.steps > 0 ? loss_sum_ / double(summary.steps) : 0;
   summary.seconds = train_seconds_;
   summary.data_seconds = job_.data_seconds;
+  summary.keeping_seconds = keeping_seconds_;
   summary.tokens_per_second = train_seconds_ > 0 ? double(tokens_) / train_seconds_ : 0;
   summary.examples_per_second = train_seconds_ > 0 ? double(examples_) / train_seconds_ : 0;
   summary.measured_peak_bytes = job_.platform->peak_bytes();
@@ -489,7 +507,8 @@ TrainSummary train(const TrainOptions& options, const std::function<void(const S
     const Json& state = resume->state;
     preferred = {state.at("micro_batch_tokens"),
                  {recompute_of(state.at("recompute")), state.at("head_chunk"), state.at("converts_weights"), state.at("offload").get<Offload>(),
-                  state.value("activations_outside", false)}};
+                  state.value("activations_outside", false)},
+                 state.value("kept_layers", 0)};
   }
   const TrainingJob job = prepare_training(options, preferred);
   if (!job.summary.fits) {
@@ -513,6 +532,7 @@ std::string TrainSummary::to_json() const {
                       {"tokens", tokens},
                       {"seconds", seconds},
                       {"data_seconds", data_seconds},
+                      {"keeping_seconds", keeping_seconds},
                       {"tokens_per_second", tokens_per_second},
                       {"examples_per_second", examples_per_second},
                       {"train_loss", train_loss},

@@ -21,6 +21,7 @@
 #include "train/alternatives.h"
 #include "train/calibration.h"
 #include "train/checkpoint.h"
+#include "train/keeping.h"
 
 namespace snug {
 namespace {
@@ -359,6 +360,7 @@ Workload workload_of(const TrainingJob& job, const TrainOptions& options) {
     workload.longest = std::min(workload.longest, options.max_length);
     workload.mean_length = std::min(workload.mean_length, options.max_length);
   }
+  workload.epochs = double(job.total_steps) / double(job.steps_per_epoch) * double(job.train->epoch_examples()) / double(job.train->rows());
   workload.target_rule = target_rule(job.task);
   workload.masked_share = options.mlm_probability;
   workload.sequences_per_example = job.train->most_sequences();
@@ -378,20 +380,39 @@ std::optional<Speed> speed_of(const TrainingJob& job, const PlanRequest& request
   return calibrated_speed(*job.platform, request, {.cache_folder = cache_folder(job.options), .run = job.options.calibrate});
 }
 
-void plan_job(TrainingJob& job, const std::optional<PreferredPlan>& preferred) {
-  PlanRequest request = plan_request(job, job.options, *job.model);
-  request.speed = speed_of(job, request);
-  if (job.options.calibrate) request.process = plan_request(job, job.options, *job.model).process;  // what timing has left
+// The preferred plan, or the best.
+Plan plan_like(const PlanRequest& request, const std::optional<PreferredPlan>& preferred) {
   if (preferred) {
     PlanRequest same = request;
     same.pinned_capacity = preferred->capacity_tokens;
     same.pinned_choice = preferred->choice;
-    job.plan = make_plan(same);
-    if (!job.plan.fits) {
-      warn("the plan of the checkpoint does not fit this budget; another one is used, which changes results by rounding");
+    Plan plan = make_plan(same);
+    if (plan.fits) return plan;
+    warn("the plan of the checkpoint does not fit this budget; another one is used, which changes results by rounding");
+  }
+  return make_plan(request);
+}
+
+void plan_job(TrainingJob& job, const std::optional<PreferredPlan>& preferred) {
+  PlanRequest request = plan_request(job, job.options, *job.model);
+  request.speed = speed_of(job, request);
+  if (job.options.calibrate) request.process = plan_request(job, job.options, *job.model).process;  // what timing has left
+  const Keeping keeping = find_keeping(job, request);
+  const bool demanded = job.options.keep_frozen == "on";
+  if (!demanded) job.plan = plan_like(request, preferred);
+  // A resumed run keeps what it kept before.
+  if (demanded || (keeping.layers > 0 && (!preferred || preferred->kept_layers > 0))) {
+    PlanRequest with_states = request;
+    with_states.graph.kept_layers = keeping.layers;
+    Plan plan = plan_like(with_states, preferred);
+    if (demanded || (plan.fits && (preferred || !job.plan.fits || plan.step_seconds < job.plan.step_seconds))) {
+      // With less memory, they would not be kept.
+      if (!demanded) plan.minimum_budget_bytes = std::min(plan.minimum_budget_bytes, job.plan.minimum_budget_bytes);
+      job.plan = std::move(plan);
+      job.keeping = keeping.size;
+      request = with_states;
     }
   }
-  if (!job.plan.fits) job.plan = make_plan(request);
   if (job.plan.device.kind == DeviceKind::kCuda && job.plan.host_peak_bytes > request.host_budget_bytes) {
     throw Error(ErrorKind::kBudget,
                 fmt::format("keeping {} outside of the GPU takes {} of the host, of which {} may be used",
@@ -400,6 +421,12 @@ void plan_job(TrainingJob& job, const std::optional<PreferredPlan>& preferred) {
                 "raise --host-memory, or use --offload none");
   }
   job.summary = summarize(job.plan, job.platform->name());
+  if (job.keeping) {
+    job.summary.kept_bytes = job.keeping->file_bytes();
+    job.summary.drops_less = keeping.drops_less;
+  } else {
+    job.summary.not_kept = keeping.why_not;
+  }
   if (!job.plan.fits) add_alternatives(job, job.summary);
   if (job.options.sweep) job.summary.sweep = summarize(sweep_plans(request), request.budget_bytes);
 }
@@ -483,6 +510,17 @@ BatchOptions TrainingJob::train_batches(uint64_t first_step) const {
   batches.masks = masks;
   batches.first_step = first_step;
   batches.last_step = total_steps;
+  return batches;
+}
+
+// Never more than a step of training: one's buffers are gone before the other's are there.
+BatchOptions TrainingJob::filling_batches() const {
+  BatchOptions batches = train_batches(0);
+  batches.batch_size = std::min(batches.batch_size, train->epoch_examples());
+  batches.shuffle = false;
+  batches.token_task = TokenTask::kNone;
+  batches.class_weights.clear();
+  batches.last_step = snug::steps_per_epoch(train->rows(), batches.batch_size);
   return batches;
 }
 

@@ -11,6 +11,7 @@
 #include "optim/schedule.h"
 #include "plan/planner.h"
 #include "snug/snug.h"
+#include "train/kept_states.h"
 #include "train/model_folder.h"
 #include "train/platform.h"
 #include "train/task.h"
@@ -35,10 +36,12 @@ struct TrainingJob {
   double data_seconds = 0;  // until the data was open
   uint64_t steps_per_epoch = 0, total_steps = 0;
   uint64_t eval_every = 0, save_every = 0;  // steps; 0: never
+  std::optional<KeptStates::Size> keeping;  // of what frozen layers give; empty: it is not kept
   Plan plan;
   PlanSummary summary;
 
   BatchOptions train_batches(uint64_t first_step) const;
+  BatchOptions filling_batches() const;     // of train->unmixed(), to keep what frozen layers give
   BatchOptions validation_batches() const;  // of a language model: one pass after another, without end
   LossOptions loss() const { return {.label_smoothing = float(options.label_smoothing), .weighted = !class_weights.empty()}; }
   // Of validation texts; not for language models.
@@ -49,6 +52,7 @@ struct TrainingJob {
 struct PreferredPlan {
   int64_t capacity_tokens = 0;
   PlanChoice choice;
+  int kept_layers = 0;
 };
 
 // The model and the request of this job under other options: what would the plan be with them?
