@@ -33,6 +33,7 @@ struct Variant {
   Offload offload = Offload::kNone;
   LossOptions loss{};
   bool activations_outside = false;
+  int kept_layers = 0;
 };
 
 // The first so many layers, and the embeddings.
@@ -63,6 +64,7 @@ Plan plan_for(const Model& model, const Variant& variant, DeviceKind kind) {
   request.model = &model;
   request.graph.compute = variant.compute;
   request.graph.loss = variant.loss;
+  request.graph.kept_layers = variant.kept_layers;
   request.optimizer = variant.optimizer;
   request.workload = {.batch_size = kBatch, .longest = kLongest, .step_tokens = kBatch * kLongest};
   request.workload.label_words = label_words(model.config(), model.head(), variant.loss);
@@ -162,13 +164,25 @@ struct Curve {
   std::vector<float> weights;
 };
 
-Curve train(Engine& engine, const Model& model, int64_t capacity, int steps, const LossOptions& loss = {}) {
+// What the layers whose output is kept make of a micro-batch, given to the step that follows.
+void give_states(Engine& engine, const Batch& batch) {
+  const auto made = engine.run_prefix(batch);
+  const std::vector<std::byte> states(made.begin(), made.end());
+  const std::span<std::byte> to = engine.given_states(batch.dims);
+  ASSERT_EQ(to.size(), states.size());
+  std::ranges::copy(states, to.begin());
+}
+
+Curve train(Engine& engine, const Model& model, const Variant& variant, int steps) {
   load(engine, model);
   Curve curve;
   for (int s = 0; s < steps; ++s) {
-    const auto data = step_data(model, s, capacity, loss);
-    engine.begin(count_targets(data, model, loss));
-    for (const MicroBatch& micro : data) engine.accumulate(micro.view());
+    const auto data = step_data(model, s, variant.capacity, variant.loss);
+    engine.begin(count_targets(data, model, variant.loss));
+    for (const MicroBatch& micro : data) {
+      if (variant.kept_layers > 0) give_states(engine, micro.view());
+      engine.accumulate(micro.view());
+    }
     engine.update({.learning_rate = 1e-3, .weight_decay = 0.01, .step = s + 1, .seed = 5}, 1.0);
     const StepResult result = engine.finish();
     EXPECT_TRUE(result.applied);
@@ -188,12 +202,13 @@ class CudaEngineTest : public testing::Test {
     Products products(gpu, cache_, false);
     const Plan plan = plan_for(*model_, variant, DeviceKind::kCuda);
     CudaEngine engine(*model_, plan, /*seed=*/5, gpu, products);
-    return train(engine, *model_, variant.capacity, steps, variant.loss);
+    return train(engine, *model_, variant, steps);
   }
   Curve on_cpu(int steps = 10, Optimizer optimizer = Optimizer::kAdamW, const LossOptions& loss = {}) {
-    const Plan plan = plan_for(*model_, {.capacity = kWhole, .optimizer = optimizer, .loss = loss}, DeviceKind::kCpu);
+    const Variant variant{.capacity = kWhole, .optimizer = optimizer, .loss = loss};
+    const Plan plan = plan_for(*model_, variant, DeviceKind::kCpu);
     CpuEngine engine(*model_, plan, /*seed=*/5);
-    return train(engine, *model_, kWhole, steps, loss);
+    return train(engine, *model_, variant, steps);
   }
   static void expect_close(const Curve& a, const Curve& b, double tolerance) {
     for (size_t s = 0; s < a.losses.size(); ++s) {
@@ -325,6 +340,35 @@ TEST_F(CudaEngineTest, TenLossesOfEveryHeadAgreeWithTheCpu) {
   }
 }
 
+// All tokens go on behind two layers; behind all of them the first or the last of each text. One bucket or several: rows
+// beyond a micro-batch's are zero.
+TEST_F(CudaEngineTest, KeptLayersAgreeWithTheCpu) {
+  SNUG_NEEDS_GPU();
+  const std::vector<std::string> two = {"embeddings", "layers.0-1"}, all = {"embeddings", "layers.0-2"}, head = {"all-but-head"};
+  for (const auto& [family, kind, freeze] : {std::tuple{Family::kBert, Head::kClassifier, two}, {Family::kBert, Head::kClassifier, head},
+                                             {Family::kGpt2, Head::kClassifier, all}, {Family::kGpt2, Head::kCausalLm, two},
+                                             {Family::kBert, Head::kTagger, head}, {Family::kBert, Head::kSpans, two}}) {
+    ModelConfig config = small_config(family);
+    config.embedding_dropout = config.hidden_dropout = config.attention_dropout = 0;
+    model_ = make_model(config, kind, {.freeze = freeze, .lora = {}});
+    const int layers = frozen_layers(*model_);
+    SCOPED_TRACE(testing::Message() << architecture(family, kind) << ", " << layers << " layers");
+    const auto variant = [&](int64_t capacity, DType compute, int kept) {
+      return Variant{.capacity = capacity, .compute = compute, .kept_layers = kept};
+    };
+    const Curve cpu = on_cpu();
+    expect_close(on_gpu(variant(kWhole, DType::kF32, layers)), cpu, 1e-4);
+    expect_close(on_gpu(variant(300, DType::kF32, layers)), cpu, 1e-4);
+    for (const DType compute : {DType::kBF16, DType::kF16}) {
+      const Curve through = on_gpu(variant(300, compute, 0)), kept = on_gpu(variant(300, compute, layers)),
+                  again = on_gpu(variant(300, compute, layers));
+      expect_close(kept, through, 1e-2);
+      EXPECT_EQ(kept.losses, again.losses);
+      EXPECT_EQ(kept.weights, again.weights);
+    }
+  }
+}
+
 TEST_F(CudaEngineTest, FrozenLayersAndAdaptersAgreeWithTheCpu) {
   SNUG_NEEDS_GPU();
   for (const Tuning& tuning : {Tuning{.freeze = {"embeddings", "layers.0-1"}, .lora = {}},
@@ -434,9 +478,9 @@ TEST_F(CudaEngineTest, MemoryStaysAsItIsAfterTheStart) {
     const Variant variant{.capacity = 300, .recompute = whole(3), .compute = DType::kBF16, .activations_outside = activations_outside};
     const Plan plan = plan_for(*model_, variant, DeviceKind::kCuda);
     CudaEngine engine(*model_, plan, /*seed=*/5, gpu, products);
-    train(engine, *model_, variant.capacity, 1);
+    train(engine, *model_, variant, 1);
     const uint64_t before = gpu.memory().used_bytes;
-    train(engine, *model_, variant.capacity, 5);
+    train(engine, *model_, variant, 5);
     engine.score(step_data(*model_, 0, variant.capacity)[0].view());
     engine.result();
     EXPECT_EQ(gpu.memory().used_bytes, before) << activations_outside;

@@ -19,7 +19,7 @@ struct Setting {
   int64_t mean_length = 0;
 };
 
-std::unique_ptr<Model> small_model(const Setting& setting) {
+std::unique_ptr<Model> small_model(const Setting& setting, const std::vector<std::string>& freeze = {}) {
   ModelConfig config = default_config(setting.family);
   config.vocab_size = 5000;
   config.hidden_size = 128;
@@ -28,7 +28,7 @@ std::unique_ptr<Model> small_model(const Setting& setting) {
   config.intermediate_size = 512;
   config.max_position_embeddings = 256;
   config.labels = {"a", "b"};
-  return make_model(config, setting.head);
+  return make_model(config, setting.head, {.freeze = freeze, .lora = {}});
 }
 
 PlanRequest request_for(const Model& model, const Setting& setting) {
@@ -122,6 +122,35 @@ TEST(Planner, GivesUpCheapPartsFirst) {
   EXPECT_EQ(tight.capacity.tokens, roomy.capacity.tokens);
   EXPECT_TRUE(tight.choice.recompute[1] == Parts{Part::kNorms}) << describe(tight.choice.recompute, tight.layers);
   EXPECT_TRUE(tight.choice.recompute.back().none());
+}
+
+struct Kept {
+  Plan through, behind;  // frozen layers
+};
+Kept plans_for(const Setting& setting, const std::vector<std::string>& freeze, double epochs) {
+  const auto model = small_model(setting, freeze);
+  PlanRequest request = request_for(*model, setting);
+  request.workload.epochs = epochs;
+  Kept plans{make_plan(request), {}};
+  request.graph.kept_layers = frozen_layers(*model);
+  plans.behind = make_plan(request);
+  return plans;
+}
+
+TEST(Planner, FrozenLayersAreFasterKeptWhereTheyAreReadAgain) {
+  const std::vector<std::string> four = {"embeddings", "layers.0-3"}, head = {"all-but-head"};
+  for (const auto& freeze : {four, head}) {
+    const Kept thrice = plans_for({}, freeze, 3), once = plans_for({}, freeze, 1);
+    EXPECT_LT(thrice.behind.step_seconds, thrice.through.step_seconds);
+    EXPECT_GT(once.behind.step_seconds, once.through.step_seconds);
+    EXPECT_LE(thrice.behind.peak_bytes, thrice.through.peak_bytes);
+    EXPECT_EQ(thrice.behind.host_peak_bytes, thrice.behind.peak_bytes);
+  }
+  const Setting gpu{.device = DeviceKind::kCuda};
+  const Kept tokens = plans_for(gpu, four, 3), texts = plans_for(gpu, head, 3);
+  EXPECT_GT(tokens.behind.step_seconds, tokens.through.step_seconds) << "a file is slower than four narrow layers";
+  EXPECT_LT(texts.behind.step_seconds, texts.through.step_seconds);
+  EXPECT_EQ(tokens.behind.host_peak_bytes - tokens.through.host_peak_bytes, 3u * 24 * 256 * 128 * 2) << "on their way to the device";
 }
 
 TEST(Planner, MeasuredSpeedBecomesAPrediction) {

@@ -26,6 +26,7 @@ struct Case {
   int layers;  // that are kept
   Recomputation recompute{};
   bool quantize = false;
+  bool trains_norm = false;  // of the one token that goes on, instead of all
 };
 
 class KeptLayers : public testing::TestWithParam<Case> {
@@ -108,7 +109,9 @@ TEST_P(KeptLayers, GiveTheSameLossAndGradients) {
   const Result whole = run(0), kept = run(GetParam().layers);
   ASSERT_TRUE(std::isfinite(whole.loss));
   EXPECT_EQ(kept.loss, whole.loss);
-  EXPECT_EQ(kept.gradients, whole.gradients);
+  EXPECT_TRUE(GetParam().trains_norm || kept.gradients == whole.gradients);
+  // Zeros of other tokens take part in the sums of the norm's gradient, and change their order.
+  for (size_t i = 0; i < whole.gradients.size(); ++i) ASSERT_NEAR(kept.gradients[i], whole.gradients[i], 1e-7) << i;
 }
 
 std::vector<std::string> front(const char* layers) { return {"embeddings", layers}; }
@@ -122,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"roberta-tiny", Head::kClassifier, front("layers.0"), 1}, Case{"gpt2-tiny", Head::kCausalLm, front("layers.0"), 1},
                     Case{"gpt2-tiny", Head::kCausalLm, front("layers.0-1"), 2, Recomputation(4, Parts::all())},
                     Case{"gpt2-tiny", Head::kCausalLm, front("layers.0-2"), 3}, Case{"heads/gpt2-label", Head::kClassifier, {"all-but-head"}, 3},
-                    Case{"heads/gpt2-label", Head::kClassifier, front("layers.0-2"), 3},
+                    Case{"heads/gpt2-label", Head::kClassifier, front("layers.0-2"), 3, {}, false, true},
                     Case{"heads/bert-tag", Head::kTagger, {"all-but-head"}, 3}, Case{"heads/bert-qa", Head::kSpans, front("layers.0"), 1}));
 
 TEST(FrozenLayers, AreThoseInFrontOfAllThatIsTrained) {
