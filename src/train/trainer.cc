@@ -238,7 +238,10 @@ void Trainer::check_same_run(const Json& state) const {
 void Trainer::keep_states(const SignalGuard& signals) {
   const auto start = Clock::now();
   const bool all = kept_->fill(job_.train->unmixed(), job_.filling_batches(), *engine_, [&] { return signals.stop_requested(); });
-  if (!all) throw Error(ErrorKind::kInterrupted, fmt::format("stopped before step {}", first_step_ + 1), "nothing is lost: start again");
+  if (!all) {
+    throw Error(ErrorKind::kInterrupted, fmt::format("stopped before step {}, while frozen layers ran", first_step_ + 1),
+                first_step_ > 0 ? "--resume-from-checkpoint latest goes on from there" : "--overwrite-output-dir starts again");
+  }
   keeping_seconds_ = seconds_since(start);
   say(fmt::format("frozen layers: ran once over {} examples in {:.1f} s", job_.train->rows(), keeping_seconds_));
 }

@@ -393,6 +393,14 @@ Plan plan_like(const PlanRequest& request, const std::optional<PreferredPlan>& p
   return make_plan(request);
 }
 
+// What reading the data once, to keep what frozen layers give, takes beyond what training takes later.
+uint64_t filling_bytes(const TrainingJob& job, const Dims& capacity) {
+  BatchOptions filling = job.filling_batches(), training = job.train_batches(0);
+  filling.capacity_tokens = training.capacity_tokens = capacity.tokens;
+  const uint64_t first = BatchStream::buffer_bytes(job.train->unmixed(), filling), later = BatchStream::buffer_bytes(*job.train, training);
+  return first - std::min(first, later);
+}
+
 void plan_job(TrainingJob& job, const std::optional<PreferredPlan>& preferred) {
   PlanRequest request = plan_request(job, job.options, *job.model);
   request.speed = speed_of(job, request);
@@ -404,6 +412,9 @@ void plan_job(TrainingJob& job, const std::optional<PreferredPlan>& preferred) {
   if (demanded || (keeping.layers > 0 && (!preferred || preferred->kept_layers > 0))) {
     PlanRequest with_states = request;
     with_states.graph.kept_layers = keeping.layers;
+    with_states.process.buffer_bytes = [&job, otherwise = request.process.buffer_bytes](const Dims& capacity) {
+      return otherwise(capacity) + filling_bytes(job, capacity);
+    };
     Plan plan = plan_like(with_states, preferred);
     if (demanded || (plan.fits && (preferred || !job.plan.fits || plan.step_seconds < job.plan.step_seconds))) {
       // With less memory, they would not be kept.
@@ -513,13 +524,11 @@ BatchOptions TrainingJob::train_batches(uint64_t first_step) const {
   return batches;
 }
 
-// Never more than a step of training: one's buffers are gone before the other's are there.
+// A step has no more than one of training.
 BatchOptions TrainingJob::filling_batches() const {
   BatchOptions batches = train_batches(0);
   batches.batch_size = std::min(batches.batch_size, train->epoch_examples());
   batches.shuffle = false;
-  batches.token_task = TokenTask::kNone;
-  batches.class_weights.clear();
   batches.last_step = snug::steps_per_epoch(train->rows(), batches.batch_size);
   return batches;
 }

@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from harness import MIB, SNUG, SnugTest, read_losses, run, sentence, write_csv
+from harness import MIB, SNUG, SnugTest, read_losses, run, write_csv
 
 
 def read_steps(folder):
@@ -170,6 +170,18 @@ class Promise(KeepFrozen):
                 process.communicate()
         self.assertEqual(read_losses(self.path("killed")), read_losses(self.path("whole")))
         self.assertEqual(self.weights("killed"), self.weights("whole"))
+
+    def test_a_signal_ends_the_pass_of_frozen_layers(self):
+        self.models["bert"] = self.init("wide", hidden=256, layers=6)
+        self.data = write_csv(self.path("many.csv"), 20000, self.rng, longest=40)
+        process = subprocess.Popen([SNUG, *map(str, self.command("stopped", "--freeze", "all-but-head"))], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        while not os.path.exists(self.path("stopped", "metrics.jsonl")):
+            time.sleep(0.02)
+            self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 9, err.decode())
+        self.assertIn("before step 1", err.decode())
 
     def test_steps_take_a_fraction_of_the_time(self):
         self.models["bert"] = self.init("wide", hidden=256, layers=4)
