@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "core/error.h"
@@ -38,8 +36,7 @@ struct Operands {
   std::span<std::byte> workspace;
 };
 
-// Milliseconds, the best of some rounds. Each begins on a card that has rested: it slows down when it draws too much
-// power, and what is measured last would seem the slowest.
+// Milliseconds, the best of some rounds.
 template <class F>
 float time_of(cudaStream_t stream, const F& work) {
   cudaEvent_t begin, end;
@@ -49,8 +46,6 @@ float time_of(cudaStream_t stream, const F& work) {
   float best = 0;
   work();
   for (int round = 0; round < kRounds; ++round) {
-    SNUG_CUDA(cudaStreamSynchronize(stream));
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     SNUG_CUDA(cudaEventRecord(begin, stream));
     for (int i = 0; i < kRuns; ++i) work();
     SNUG_CUDA(cudaEventRecord(end, stream));
@@ -140,23 +135,20 @@ void time_gelu(Products& products, const ProductShape& plain, const Operands& o,
           if (gradient) behind(Activation::kNone);
         }));
   if (!has_gelu_product(fused, o.workspace.size())) return;
-  const auto own = [&](const std::string& what) {
-    for (const Activation form : {Activation::kGelu, Activation::kGeluTanh}) {
-      fused.gelu_form = form;
-      print(fmt::format("own, {}, {}", form == Activation::kGelu ? "erf" : "tanh", what),
-            time_of(stream, [&] { launch_gelu_product(fused, tensors, o.workspace, stream); }));
-    }
-  };
-  if (gradient) {
-    own("without sums");
-    tensors.column_sums = reinterpret_cast<float*>(o.sums);
-    own("with sums");
-  } else {
-    own("argument kept");
-    fused.gelu = ProductGelu::kForgets;
-    tensors.argument = nullptr;
-    own("argument not kept");
+  if (gradient) tensors.column_sums = reinterpret_cast<float*>(o.sums);
+  print("own, tanh", time_of(stream, [&] { launch_gelu_product(fused, tensors, o.workspace, stream); }));
+  fused.gelu_form = Activation::kGelu;
+  for (const GeluProductPlan& plan :
+       {GeluProductPlan{128, 128, 1, 1}, {128, 128, 1, 8}, {128, 128, 2, 1}, {128, 128, 2, 4}, {64, 256, 1, 1}, {64, 256, 2, 1},
+        {64, 256, 2, 8}, {128, 192, 1, 1}, {128, 192, 2, 1}, {128, 192, 2, 4}}) {
+    print(fmt::format("own, erf, {}x{}, cluster {}, group {}", plan.tile_rows, plan.tile_columns, plan.cluster, plan.group),
+          time_of(stream, [&] { launch_gelu_product(fused, tensors, o.workspace, stream, plan); }));
   }
+  tensors.column_sums = nullptr;
+  fused.gelu = gradient ? ProductGelu::kGradient : ProductGelu::kForgets;
+  if (!gradient) tensors.argument = nullptr;
+  print(gradient ? "own, erf, without sums" : "own, erf, argument not kept",
+        time_of(stream, [&] { launch_gelu_product(fused, tensors, o.workspace, stream); }));
 }
 
 void run_gelu(Products& products, const Operands& operands, cudaStream_t stream) {

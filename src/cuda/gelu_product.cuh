@@ -1,10 +1,9 @@
-// The kernel behind gelu_product.h. Blocks stay and take tiles of the result in turn. One thread copies tiles of both
-// factors to shared memory, some ahead of two warpgroups that multiply them, each for half of the rows.
+// The kernel behind gelu_product.h. Blocks stay and take tiles of the result in turn. One warp copies tiles of both
+// factors to shared memory, some ahead of two warpgroups that multiply them. The warpgroups alternate: while one applies
+// GELU to its tile and writes it, the tensor cores work for the other.
 //
-// A tile is as large as the registers allow, since what limits these products is the way from the second-level cache
-// to shared memory: 48 KB for 1024 cycles of the tensor cores. Complete sums are rounded to 16 bits, which is how a
-// product without GELU stores them, and their registers go to the next tile. GELU is applied in pieces while the tensor
-// cores work on that one.
+// The blocks of a cluster have tiles one below the other. They share the columns of the right factor: each copies a part
+// for all.
 #pragma once
 
 #include "cuda/activation.cuh"
@@ -19,347 +18,358 @@ struct Arguments {
   CUtensorMap result;    // [rows, cols]
   CUtensorMap argument;  // of GELU, the same
   const void* bias;      // [cols], forward only; null: none
-  float* sums;           // [pieces, cols], a piece for each warp's rows of a tile; for kinds with sums only
+  float* sums;           // [pieces, cols], a piece for each warp's rows of a tile; gradient only; null: not wanted
   bool keeps;            // whether a forward product writes the argument
   int rows, cols;
-  int depth_steps;  // tiles of the inner dimension
-  int tiles, column_tiles;
+  int depth_steps;                     // tiles of the inner dimension
+  int row_tiles, column_tiles, group;  // a cluster's rows count as one
 };
 
-// What is done behind a product.
-enum class Then { kGelu, kGradient, kGradientAndSums };
-
-inline constexpr int kMathGroups = 2, kMathThreads = kMathGroups * kGroupThreads;
-inline constexpr int kThreads = kMathThreads + kGroupThreads;
+inline constexpr int kMathGroups = 2, kMathThreads = kMathGroups * kGroupThreads, kThreads = kMathThreads + kGroupThreads;
 inline constexpr int kMathWarps = kMathThreads / kWarp, kGroupWarps = kGroupThreads / kWarp;
+inline constexpr int kDepth = 64, kChunk = 64;      // columns of a tile in shared memory
 inline constexpr int kMathRegisters = 240, kCopyRegisters = 24;
-
-inline constexpr int kGroupRows = 64, kTileRows = kMathGroups * kGroupRows, kTileColumns = 256;
-inline constexpr int kWarpRows = kGroupRows / kGroupWarps;
-inline constexpr int kDepth = 64, kChunk = 64;  // columns of a tile in shared memory
-inline constexpr int kBlocks = kTileColumns / 8, kChunkBlocks = kChunk / 8, kChunks = kTileColumns / kChunk;
-inline constexpr int kPieceBlocks = 4, kPieces = kBlocks / kPieceBlocks;  // of a warp's results
-
+inline constexpr uint32_t kMostShared = 227 * 1024 - 256;    // less the barriers
+inline constexpr uint32_t kWarpTile = 16 * kRowBytes;        // 16 rows and kChunk columns of the result: a warp's
 inline constexpr uint32_t kSideBytes = kDepth * kRowBytes;  // from one chunk of columns to the next, MN-major
-inline constexpr uint32_t kLeftBytes = kTileRows * kRowBytes, kStageBytes = kLeftBytes + kTileColumns * kRowBytes;
-inline constexpr uint32_t kWarpTile = kWarpRows * kRowBytes;  // a chunk of a warp's results
-// Of a warp's: one chunk of arguments and one of results, or two of arguments that become results in their place.
-inline constexpr uint32_t kStaging = 2 * kWarpTile;
-inline constexpr int kStages = 4;
-inline constexpr uint32_t kSharedBytes = kTileAlign + kMathWarps * kStaging + kStages * kStageBytes;
-static_assert(kSharedBytes <= 227 * 1024 - 256, "with the barriers");
+
+template <int kRowsOfTile, int kColumnsOfTile, int kBlocksOfCluster, bool kGradient>
+struct Tile {
+  static constexpr int kRows = kRowsOfTile, kColumns = kColumnsOfTile, kCluster = kBlocksOfCluster;
+  static constexpr int kRowBlocks = kRows / 64, kBlocks = kColumns / 8, kChunks = kColumns / kChunk;
+  static constexpr uint32_t kLeftBytes = kRows * kRowBytes, kStageBytes = kLeftBytes + kColumns * kRowBytes;
+  // Of a warp's results on their way: all of them where the argument comes in the same place, or else two chunks of
+  // argument and result.
+  static constexpr uint32_t kStaging = (kGradient ? kRowBlocks * kChunks : 4) * kWarpTile;
+  static constexpr int kStages = int((kMostShared - kTileAlign - kMathWarps * kStaging) / kStageBytes);
+  static constexpr uint32_t kSharedBytes = kTileAlign + kMathWarps * kStaging + kStages * kStageBytes;
+  static_assert(kRowBlocks * kChunks % 2 == 0 && kStages >= 3);
+};
 
 #if SNUG_HOPPER
 
+template <class Tile>
 struct Barriers {
-  uint64_t full[kStages], empty[kStages];  // a stage
-  uint64_t argument[kMathWarps][2];        // a chunk of arguments has come
+  uint64_t full[Tile::kStages], empty[Tile::kStages];  // a stage
+  uint64_t argument[kMathWarps];                       // the arguments of a warp's tile have come
 };
 
 struct Spot {
   int row, column;  // of the first element of a tile
 };
-// Columns change fastest: what runs at the same time shares its factors.
-__device__ __forceinline__ Spot spot_of(const Arguments& a, int n) {
-  return {n / a.column_tiles * kTileRows, n % a.column_tiles * kTileColumns};
+// Where a cluster's n-th tile is, for one of its blocks. Columns change fastest, within a group of rows of tiles: what
+// runs at the same time shares its factors.
+template <class Tile>
+__device__ __forceinline__ Spot spot_of(const Arguments& a, int n, int rank) {
+  const int of_group = a.group * a.column_tiles, first = n / of_group * a.group, within = n % of_group;
+  const int tall = min(a.group, a.row_tiles - first);
+  return {((first + within % tall) * Tile::kCluster + rank) * Tile::kRows, within / tall * Tile::kColumns};
 }
 
 // A place in the ring of stages.
+template <class Tile>
 struct Stage {
-  int at = 0;
-  uint32_t parity = 0;  // of the round
+  int at;
+  uint32_t parity;  // of the round
 
+  __device__ __forceinline__ explicit Stage(int turn) : at(turn % Tile::kStages), parity(turn / Tile::kStages & 1) {}
   __device__ __forceinline__ void next() {
-    if (++at == kStages) at = 0, parity ^= 1;
+    if (++at == Tile::kStages) at = 0, parity ^= 1;
   }
 };
 
-// Addresses in shared memory that all of a block's threads know.
+// What all of a block's threads know.
+template <class Tile>
 struct Block {
-  uint32_t base;                   // stages, then staging
+  int rank, first, step;  // in the cluster; the tiles are first, first + step, ...
+  int tiles;
+  uint32_t base;                   // of shared memory: stages, then staging
   uint32_t full, empty, argument;  // barriers
 
-  __device__ __forceinline__ uint32_t left(int stage) const { return base + uint32_t(stage) * kStageBytes; }
-  __device__ __forceinline__ uint32_t right(int stage) const { return left(stage) + kLeftBytes; }
+  __device__ __forceinline__ uint32_t left(int stage) const { return base + uint32_t(stage) * Tile::kStageBytes; }
+  __device__ __forceinline__ uint32_t right(int stage) const { return left(stage) + Tile::kLeftBytes; }
   __device__ __forceinline__ uint32_t staging(int math_warp) const {
-    return base + kStages * kStageBytes + uint32_t(math_warp) * kStaging;
+    return base + Tile::kStages * Tile::kStageBytes + uint32_t(math_warp) * Tile::kStaging;
   }
 };
 
 // One thread's.
-template <int kAcrossRight>
-__device__ __forceinline__ void copy_factors(const Arguments& a, const Block& block) {
-  Stage stage;
-  for (int n = int(blockIdx.x); n < a.tiles; n += int(gridDim.x)) {
-    const Spot spot = spot_of(a, n);
+template <int kAcrossRight, class Tile>
+__device__ __forceinline__ void copy_factors(const Arguments& a, const Block<Tile>& block) {
+  constexpr int kShare = (kAcrossRight ? kDepth : Tile::kColumns) / Tile::kCluster;  // rows of the right factor's tile
+  const int own = block.rank * kShare;
+  Stage<Tile> stage(0);
+  for (int n = block.first; n < block.tiles; n += block.step) {
+    const Spot spot = spot_of<Tile>(a, n, block.rank);
     for (int k = 0; k < a.depth_steps; ++k) {
       await(block.empty + stage.at * 8, stage.parity ^ 1);
-      const uint32_t full = block.full + stage.at * 8, right = block.right(stage.at);
-      arrive_for_bytes(full, kStageBytes);
+      const uint32_t full = block.full + stage.at * 8, right = block.right(stage.at) + own * kRowBytes;
+      arrive_for_bytes(full, Tile::kStageBytes);
       copy_in(block.left(stage.at), a.left, spot.row, k * kDepth, full);
       if constexpr (kAcrossRight) {
 #pragma unroll
-        for (int chunk = 0; chunk < kChunks; ++chunk) {
-          copy_in(right + chunk * kSideBytes, a.right, k * kDepth, spot.column + chunk * kChunk, full);
+        for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
+          copy_to_all<Tile::kCluster>(right + chunk * kSideBytes, a.right, k * kDepth + own, spot.column + chunk * kChunk,
+                                      full);
         }
       } else {
-        copy_in(right, a.right, spot.column, k * kDepth, full);
+        copy_to_all<Tile::kCluster>(right, a.right, spot.column + own, k * kDepth, full);
       }
       stage.next();
     }
   }
 }
 
-template <class T, Activation kActivation, Then kThen, int kAcrossRight>
+template <class T, Activation kActivation, bool kGradient, int kAcrossRight, class Tile>
 struct Math {
-  static constexpr bool kGradient = kThen != Then::kGelu;
-
   const Arguments& a;
-  const Block& block;
-  const int group, warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  const uint32_t staging = block.staging(warp);
+  const Block<Tile>& block;
+  const int group, warp = int(threadIdx.x) % kGroupThreads / kWarp, lane = int(threadIdx.x) % kWarp;
+  const uint32_t staging = block.staging(group * kGroupWarps + warp);
+  const uint32_t argument_barrier = block.argument + (group * kGroupWarps + warp) * 8;
   const QuarterRows<kChunk> quarters = QuarterRows<kChunk>(true);
   const uint64_t policy = drop_first();
 
-  using Sums = float[kBlocks][4];
-  using Rounded = uint32_t[kBlocks][2];  // two columns of a row each
+  using Accumulators = float[Tile::kRowBlocks][Tile::kBlocks][4];
+  using Bias = uint32_t[kChunk / 8];  // of a chunk: this lane's two columns of each block
 
-  // The second warpgroup begins a tile when the first has done a step of it. So they do not round at the same time,
-  // when the tensor cores would have nothing to do. With fewer steps than stages the first could be two tiles ahead.
-  static constexpr int kLag = 1;  // the barrier
+  // A barrier for each warpgroup: it may start products. Whole warps come there.
+  __device__ __forceinline__ static void await_turn(int group) {
+    __syncwarp();
+    meet_at(1 + group, kMathThreads);
+  }
+  __device__ __forceinline__ static void give_turn(int group) {
+    __syncwarp();
+    come_to(1 + group, kMathThreads);
+  }
 
   __device__ __forceinline__ void run() const {
-    const bool staggered = a.depth_steps >= kStages;
-    Rounded rounded = {};
-    Spot before = {a.rows, 0};  // there is none
-    if constexpr (kGradient) request_arguments(before, 0);
-    Stage stage;
-    Spot spot = spot_of(a, int(blockIdx.x));
-    for (int n = int(blockIdx.x); n < a.tiles; n += int(gridDim.x)) {
-      Sums sums;
-      __syncwarp();  // whole warps come to barriers
-      if (staggered && group == 1) meet_at(kLag, kMathThreads);
-      start_products(sums, stage, false);
-      if constexpr (kGradient) announce_arguments(spot);
-#pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        const bool more = piece + 1 < a.depth_steps;
-        if (more) start_products(sums, stage, true);
-        write_piece(piece, rounded, before, spot);
-        if (more) await_products_before(stage);
-        if (piece == 0 && staggered && group == 0) {
-          __syncwarp();
-          come_to(kLag, kMathThreads);
-        }
+    if (group == 1) give_turn(0);
+    uint32_t parity = 0;  // of the arguments' barrier
+    int turn = group;
+    for (int n = block.first + group * block.step; n < block.tiles; n += kMathGroups * block.step) {
+      const Spot spot = spot_of<Tile>(a, n, block.rank);
+      Bias bias;
+      if constexpr (kGradient) {
+        request_arguments(spot);
+      } else {
+        load_bias(bias, spot.column);
       }
-#pragma unroll 1
-      for (int k = kPieces + 1; k < a.depth_steps; ++k) {
-        start_products(sums, stage, true);
-        await_products_before(stage);
+      Accumulators acc;
+      await_turn(group);
+      multiply(acc, turn * a.depth_steps, n + block.step < block.tiles);
+      if constexpr (kGradient) {
+        await(argument_barrier, parity);
+        write_gradient(acc, spot);
+      } else {
+        write_forward(acc, bias, spot);
       }
-      before = spot;
-      spot = spot_of(a, n + int(gridDim.x));
-      round(sums, stage, rounded, before.column);
+      parity ^= 1;
+      turn += kMathGroups;
     }
-#pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) write_piece(piece, rounded, before, {a.rows, 0});
     if (lane == 0) wait_for_copies_out<0>();
   }
 
-  __device__ __forceinline__ void start_products(Sums& sums, Stage& stage, bool add) const {
-    await(block.full + stage.at * 8, stage.parity);
-    __syncwarp();  // products are started by whole warps
-    before_products();
-    const uint64_t left = tile_descriptor(block.left(stage.at) + group * kGroupRows * kRowBytes);
-    const uint64_t right = tile_descriptor(block.right(stage.at), kAcrossRight ? kSideBytes : 16);
+  __device__ __forceinline__ void multiply(Accumulators& acc, int first_turn, bool another) const {
+    constexpr uint64_t kLeftBlock = 64 * kRowBytes / 16;
+    Stage<Tile> stage(first_turn);
+    int before = 0;
+    for (int k = 0; k < a.depth_steps; ++k) {
+      await(block.full + stage.at * 8, stage.parity);
+      before_products();
+      const uint64_t left = tile_descriptor(block.left(stage.at));
+      const uint64_t right = tile_descriptor(block.right(stage.at), kAcrossRight ? kSideBytes : 16);
 #pragma unroll
-    for (uint64_t step = 0; step < kDepth / 16; ++step) {
-      group_multiply<T, 0, kAcrossRight>(sums, left + step * kAlongRows,
-                                         right + step * (kAcrossRight ? kAcrossRows : kAlongRows), add || step > 0);
-    }
-    end_products();
-    stage.next();
-  }
-  // Those before the ones that started last. `stage` is the one behind those.
-  __device__ __forceinline__ void await_products_before(const Stage& stage) const {
-    __syncwarp();
-    wait_for_products<1>();
-    leave(stage, 2);
-  }
-  // This warp has read the stage so many before this one.
-  __device__ __forceinline__ void leave(const Stage& stage, int back) const {
-    if (lane == 0) arrive(block.empty + (stage.at + kStages - back) % kStages * 8);
-  }
-
-  // The results of the last products, with the bias.
-  __device__ __forceinline__ void round(Sums& sums, const Stage& stage, Rounded& rounded, int column) const {
-    uint32_t bias[kBlocks] = {};
-    if (!kGradient && a.bias) {
+      for (uint64_t step = 0; step < kDepth / 16; ++step) {
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        const int at = column + b * 8;
-        if (at < a.cols) bias[b] = static_cast<const uint32_t*>(a.bias)[at / 2 + lane % 4];
-      }
-    }
-    wait_for_products<0>();
-    leave(stage, 1);
-    pin(sums);
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      if constexpr (!kGradient) {
-        const float2 add = unpacked<T>(bias[b]);
-        sums[b][0] += add.x, sums[b][1] += add.y;
-        sums[b][2] += add.x, sums[b][3] += add.y;
-      }
-      rounded[b][0] = packed<T>(sums[b][0], sums[b][1]);
-      rounded[b][1] = packed<T>(sums[b][2], sums[b][3]);
-    }
-  }
-
-  // `next` is the tile behind this one, if there is one.
-  __device__ __forceinline__ void write_piece(int piece, Rounded& rounded, const Spot& spot, const Spot& next) const {
-    const int first = piece * kPieceBlocks, within = first % kChunkBlocks, chunk = first / kChunkBlocks;
-    const int row = row_of(spot), column = spot.column + chunk * kChunk;
-    const bool last = within + kPieceBlocks == kChunkBlocks;
-#pragma unroll
-    for (int b = 0; b < kPieceBlocks; ++b) pin(rounded[first + b]);  // the products have started before this
-    if constexpr (kGradient) {
-      const uint32_t tile = staging + chunk % 2 * kWarpTile;
-      if (within == 0) {
-        if (lane == 0) wait_for_copies_out<0>();
-        if (chunk + 1 < kChunks) {
-          request_arguments(spot, chunk + 1);
-        } else if (next.row < a.rows) {
-          request_arguments(next, 0);
+        for (int rows = 0; rows < Tile::kRowBlocks; ++rows) {
+          group_multiply<T, 0, kAcrossRight>(acc[rows], left + rows * kLeftBlock + step * kAlongRows,
+                                             right + step * (kAcrossRight ? kAcrossRows : kAlongRows), k > 0 || step > 0);
         }
-        await(argument_barrier(chunk), chunk / 2);
-        __syncwarp();
       }
-      multiply_by_slopes(rounded, first, tile, within, row, spot.column + first * 8);
-      if (last) send(row, column, tile);
+      end_products();
+      wait_for_products<1>();
+      if (k > 0) leave(before);
+      before = stage.at;
+      stage.next();
+    }
+    if (another) give_turn(group ^ 1);
+    wait_for_products<0>();
+    leave(before);
+#pragma unroll
+    for (auto& rows : acc) pin(rows);
+  }
+  // This warp has read the stage: all blocks of the cluster may send to it.
+  __device__ __forceinline__ void leave(int stage) const {
+    if constexpr (Tile::kCluster == 1) {
+      if (lane == 0) arrive(block.empty + stage * 8);
     } else {
-      if (within == 0) {
-        if (lane == 0) wait_for_copies_out<0>();
-        __syncwarp();
-      }
-      apply(rounded, first, within);
-      if (last) send(row, column, staging + kWarpTile);
+      if (lane < Tile::kCluster) leave_at(block.empty + stage * 8, uint32_t(lane));
     }
   }
-  // A chunk of results, and what they are results of.
-  __device__ __forceinline__ void send(int row, int column, uint32_t tile) const {
+
+  __device__ __forceinline__ void load_bias(Bias& bias, int column) const {
+#pragma unroll
+    for (int b = 0; b < kChunk / 8; ++b, column += 8) {
+      bias[b] = a.bias && column < a.cols ? static_cast<const uint32_t*>(a.bias)[column / 2 + lane % 4] : 0;
+    }
+  }
+  __device__ __forceinline__ void write_forward(const Accumulators& acc, Bias& bias, const Spot& spot) const {
+#pragma unroll
+    for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
+      const int column = spot.column + chunk * kChunk;
+      Bias next;
+      if (chunk + 1 < Tile::kChunks) load_bias(next, column + kChunk);
+#pragma unroll
+      for (int rows = 0; rows < Tile::kRowBlocks; ++rows) {
+        write_chunk(acc[rows], chunk, bias, staging + (chunk * Tile::kRowBlocks + rows) % 2 * 2 * kWarpTile,
+                    row_of(spot, rows), column);
+      }
+      if (chunk + 1 < Tile::kChunks) memcpy(bias, next, sizeof(bias));
+    }
+  }
+  // The argument to `pre_tile`, the result to the tile behind it.
+  __device__ __forceinline__ void write_chunk(const float (&acc)[Tile::kBlocks][4], int chunk, const Bias& bias,
+                                              uint32_t pre_tile, int row, int column) const {
+    const uint32_t tile = pre_tile + kWarpTile;
+    if (lane == 0) wait_for_copies_out<1>();
+    __syncwarp();
+#pragma unroll
+    for (int pair = 0; pair < kChunk / 8; pair += 2) {
+      uint32_t pre[4], y[4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float(&sums)[4] = acc[chunk * (kChunk / 8) + pair + i];
+        const float2 add = unpacked<T>(bias[pair + i]);
+        pre[2 * i] = packed<T>(sums[0] + add.x, sums[1] + add.y);
+        pre[2 * i + 1] = packed<T>(sums[2] + add.x, sums[3] + add.y);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 x = unpacked<T>(pre[i]);
+        y[i] = packed<T>(activate<kActivation>(x.x), activate<kActivation>(x.y));
+      }
+      if (a.keeps) store_matrices(quarters.at(pre_tile, 0, pair), pre[0], pre[1], pre[2], pre[3]);
+      store_matrices(quarters.at(tile, 0, pair), y[0], y[1], y[2], y[3]);
+    }
     show_to_products();
     __syncwarp();
     if (lane == 0) {
       if (row < a.rows && column < a.cols) {
-        if (!kGradient && a.keeps) copy_out(a.argument, row, column, staging, policy);
+        if (a.keeps) copy_out(a.argument, row, column, pre_tile, policy);
         copy_out(a.result, row, column, tile);
       }
       end_copies_out();
     }
   }
 
-  // Arguments to the first chunk of staging, results to the second.
-  __device__ __forceinline__ void apply(const Rounded& rounded, int first, int within) const {
-#pragma unroll
-    for (int b = 0; b < kPieceBlocks; b += 2) {
-      uint32_t x[4], y[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        x[i] = rounded[first + b + i / 2][i % 2];
-        const float2 pair = unpacked<T>(x[i]);
-        y[i] = packed<T>(activate<kActivation>(pair.x), activate<kActivation>(pair.y));
-      }
-      const uint32_t at = quarters.at(staging, 0, within + b);
-      if (a.keeps) store_matrices(at, x[0], x[1], x[2], x[3]);
-      store_matrices(at + kWarpTile, y[0], y[1], y[2], y[3]);
-    }
-  }
-
-  __device__ __forceinline__ uint32_t argument_barrier(int chunk) const {
-    return block.argument + uint32_t(warp * 2 + chunk % 2) * 8;
-  }
-  // A tile's will be wanted: they come to the second-level cache.
-  __device__ __forceinline__ void announce_arguments(const Spot& spot) const {
+  // The arguments come to where the results will be, and wait there until the products are done.
+  __device__ __forceinline__ void request_arguments(const Spot& spot) const {
     if (lane != 0) return;
+    wait_for_copies_out<0>();
+    arrive_for_bytes(argument_barrier, Tile::kStaging);
 #pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-      copy_to_cache(a.argument, row_of(spot), spot.column + chunk * kChunk);
+    for (int n = 0; n < Tile::kRowBlocks * Tile::kChunks; ++n) {
+      copy_in(staging + n * kWarpTile, a.argument, row_of(spot, n / Tile::kChunks),
+              spot.column + n % Tile::kChunks * kChunk, argument_barrier, policy);
     }
   }
-  // They come to where the results will be.
-  __device__ __forceinline__ void request_arguments(const Spot& spot, int chunk) const {
-    if (lane != 0) return;
-    arrive_for_bytes(argument_barrier(chunk), kWarpTile);
-    copy_in(staging + chunk % 2 * kWarpTile, a.argument, row_of(spot), spot.column + chunk * kChunk,
-            argument_barrier(chunk), policy);
-  }
-  __device__ __forceinline__ void multiply_by_slopes(const Rounded& rounded, int first, uint32_t tile, int within,
-                                                     int row, int column) const {
-    float sums[2 * kPieceBlocks] = {};
+  __device__ __forceinline__ void write_gradient(const Accumulators& acc, const Spot& spot) const {
 #pragma unroll
-    for (int b = 0; b < kPieceBlocks; b += 2) {
-      const uint32_t at = quarters.at(tile, 0, within + b);
-      uint32_t words[4];
-      load_matrices(words, at);
+    for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
+      const int column = spot.column + chunk * kChunk;
+      float sums[kChunk / 8][2] = {};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 x = unpacked<T>(words[i]), dy = unpacked<T>(rounded[first + b + i / 2][i % 2]);
-        const float2 dx = {dy.x * slope<kActivation>(x.x), dy.y * slope<kActivation>(x.y)};
-        words[i] = packed<T>(dx.x, dx.y);
-        sums[2 * (b + i / 2)] += dx.x;
-        sums[2 * (b + i / 2) + 1] += dx.y;
+      for (int rows = 0; rows < Tile::kRowBlocks; ++rows) {
+        const uint32_t tile = staging + (rows * Tile::kChunks + chunk) * kWarpTile;
+#pragma unroll
+        for (int pair = 0; pair < kChunk / 8; pair += 2) {
+          uint32_t words[4];
+          load_matrices(words, quarters.at(tile, 0, pair));
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int b = pair + i / 2, half = i % 2 * 2;
+            const float* const products = acc[rows][chunk * (kChunk / 8) + b] + half;
+            const float2 x = unpacked<T>(words[i]);
+            const float first = products[0] * slope<kActivation>(x.x), second = products[1] * slope<kActivation>(x.y);
+            sums[b][0] += first;
+            sums[b][1] += second;
+            words[i] = packed<T>(first, second);
+          }
+          store_matrices(quarters.at(tile, 0, pair), words[0], words[1], words[2], words[3]);
+        }
+        show_to_products();
+        __syncwarp();
+        const int row = row_of(spot, rows);
+        if (lane == 0 && row < a.rows && column < a.cols) copy_out(a.result, row, column, tile);
       }
-      store_matrices(at, words[0], words[1], words[2], words[3]);
+      if (a.sums) write_sums(sums, spot, column);
     }
-    if constexpr (kThen == Then::kGradientAndSums) write_sums(sums, row, column);
+    if (lane == 0) end_copies_out();
   }
-  // Over the eight lanes that share columns: in each step a lane gives half of what it has away, and has one sum in the
-  // end.
-  __device__ __forceinline__ void write_sums(float (&sums)[2 * kPieceBlocks], int row, int column) const {
+  // Over the eight lanes that share columns: in each step a lane gives half of what it has away, so that in the end lane
+  // 4g + t has its two columns of block g.
+  __device__ __forceinline__ void write_sums(float (&sums)[kChunk / 8][2], const Spot& spot, int column) const {
 #pragma unroll
-    for (int half = kPieceBlocks; half > 0; half /= 2) {
+    for (int half = kChunk / 16; half > 0; half /= 2) {
       const bool upper = lane / 4 & half;
 #pragma unroll
-      for (int i = 0; i < half; ++i) {
-        const float keep = upper ? sums[half + i] : sums[i], give = upper ? sums[i] : sums[half + i];
-        sums[i] = keep + __shfl_xor_sync(0xffffffffu, give, half * 4);
+      for (int b = 0; b < half; ++b) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float keep = upper ? sums[half + b][i] : sums[b][i], give = upper ? sums[b][i] : sums[half + b][i];
+          sums[b][i] = keep + __shfl_xor_sync(0xffffffffu, give, half * 4);
+        }
       }
     }
-    const int own = column + lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2;
-    if (row < a.rows && own < a.cols) a.sums[int64_t(row / kWarpRows) * a.cols + own] = sums[0];
+    const int own = column + lane * 2;
+    if (spot.row >= a.rows || own >= a.cols) return;
+    const int piece = spot.row / Tile::kRows * kGroupWarps + warp;
+    *reinterpret_cast<float2*>(a.sums + int64_t(piece) * a.cols + own) = {sums[0][0], sums[0][1]};
   }
 
-  // This warp's first row.
-  __device__ __forceinline__ int row_of(const Spot& spot) const { return spot.row + warp * kWarpRows; }
+  // The first row of this warp's in a block of 64.
+  __device__ __forceinline__ int row_of(const Spot& spot, int rows) const { return spot.row + rows * 64 + warp * 16; }
 };
 
 #endif  // SNUG_HOPPER
 
-template <class T, Activation kActivation, Then kThen, int kAcrossRight>
+template <class T, Activation kActivation, bool kGradient, int kAcrossRight, class Tile>
 __global__ void __launch_bounds__(kThreads, 1) gelu_product_kernel(const __grid_constant__ Arguments a) {
 #if SNUG_HOPPER
-  __shared__ Barriers barriers;
+  __shared__ Barriers<Tile> barriers;
   extern __shared__ unsigned char shared_bytes[];
-  const Block block = {(shared_address(shared_bytes) + kTileAlign - 1) / kTileAlign * kTileAlign,
-                       shared_address(barriers.full), shared_address(barriers.empty),
-                       shared_address(barriers.argument)};
+  Block<Tile> block;
+  block.rank = Tile::kCluster > 1 ? int(cluster_rank()) : 0;
+  block.first = int(blockIdx.x) / Tile::kCluster;
+  block.step = int(gridDim.x) / Tile::kCluster;
+  block.tiles = a.row_tiles * a.column_tiles;
+  block.base = (shared_address(shared_bytes) + kTileAlign - 1) / kTileAlign * kTileAlign;
+  block.full = shared_address(barriers.full);
+  block.empty = shared_address(barriers.empty);
+  block.argument = shared_address(barriers.argument);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
+    for (int i = 0; i < Tile::kStages; ++i) {
       init_barrier(block.full + i * 8, 1);
-      init_barrier(block.empty + i * 8, kMathWarps);
+      init_barrier(block.empty + i * 8, Tile::kCluster * kGroupWarps);
     }
-    for (int i = 0; i < kMathWarps * 2; ++i) init_barrier(block.argument + i * 8, 1);
+    for (int i = 0; i < kMathWarps; ++i) init_barrier(block.argument + i * 8, 1);
     show_barriers();
   }
   __syncthreads();
+  if constexpr (Tile::kCluster > 1) cluster_meet();
   const int group = __shfl_sync(0xffffffffu, int(threadIdx.x) / kGroupThreads, 0);
   if (group == kMathGroups) {
     give_registers<kCopyRegisters>();
     if (threadIdx.x == kMathThreads) copy_factors<kAcrossRight>(a, block);
   } else {
     take_registers<kMathRegisters>();
-    Math<T, kActivation, kThen, kAcrossRight>{a, block, group}.run();
+    Math<T, kActivation, kGradient, kAcrossRight, Tile>{a, block, group}.run();
+  }
+  // A block's barriers and tiles are there until the others have sent all they send.
+  if constexpr (Tile::kCluster > 1) {
+    __syncwarp();
+    cluster_meet();
   }
 #endif
 }

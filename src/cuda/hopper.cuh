@@ -59,6 +59,11 @@ inline constexpr uint64_t kAlongRows = 16 * 2 / 16, kAcrossRows = 16 * kRowBytes
 #define SNUG_WGMMA_SHARED(columns, type, registers, a, b, add, across_a, across_b) \
   "{ .reg .pred p; setp.ne.b32 p, " add ", 0; " SNUG_WGMMA(columns, type, registers) a ", " b ", p, 1, 1, " across_a ", " across_b "; }"
 #define SNUG_WGMMA_64(type) SNUG_WGMMA_SHARED("64", type, SNUG_REGISTERS_0, "%32", "%33", "%34", "%35", "%36")
+#define SNUG_WGMMA_128(type)                                                                                      \
+  SNUG_WGMMA_SHARED("128", type, SNUG_REGISTERS_0 ", " SNUG_REGISTERS_32, "%64", "%65", "%66", "%67", "%68")
+#define SNUG_WGMMA_192(type)                                                                                          \
+  SNUG_WGMMA_SHARED("192", type, SNUG_REGISTERS_0 ", " SNUG_REGISTERS_32 ", " SNUG_REGISTERS_64, "%96", "%97", "%98", \
+                    "%99", "%100")
 #define SNUG_WGMMA_256(type)                                                                                        \
   SNUG_WGMMA_SHARED("256", type,                                                                                    \
                     SNUG_REGISTERS_0 ", " SNUG_REGISTERS_32 ", " SNUG_REGISTERS_64 ", " SNUG_REGISTERS_96, "%128", \
@@ -96,7 +101,31 @@ __device__ __forceinline__ void group_multiply(Accumulator& d, uint32_t a0, uint
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(add), "n"(kAcrossB));
   }
 }
-// The first form for 256 columns.
+// The first form for 128, 192 and 256 columns.
+template <class T, int kAcrossA, int kAcrossB>
+__device__ __forceinline__ void group_multiply(float (&d)[16][4], uint64_t a, uint64_t b, int add) {
+  if constexpr (std::is_same_v<T, __half>) {
+    asm volatile(SNUG_WGMMA_128("f16")
+                 : SNUG_BLOCKS(d, 0), SNUG_BLOCKS(d, 8)
+                 : "l"(a), "l"(b), "r"(add), "n"(kAcrossA), "n"(kAcrossB));
+  } else {
+    asm volatile(SNUG_WGMMA_128("bf16")
+                 : SNUG_BLOCKS(d, 0), SNUG_BLOCKS(d, 8)
+                 : "l"(a), "l"(b), "r"(add), "n"(kAcrossA), "n"(kAcrossB));
+  }
+}
+template <class T, int kAcrossA, int kAcrossB>
+__device__ __forceinline__ void group_multiply(float (&d)[24][4], uint64_t a, uint64_t b, int add) {
+  if constexpr (std::is_same_v<T, __half>) {
+    asm volatile(SNUG_WGMMA_192("f16")
+                 : SNUG_BLOCKS(d, 0), SNUG_BLOCKS(d, 8), SNUG_BLOCKS(d, 16)
+                 : "l"(a), "l"(b), "r"(add), "n"(kAcrossA), "n"(kAcrossB));
+  } else {
+    asm volatile(SNUG_WGMMA_192("bf16")
+                 : SNUG_BLOCKS(d, 0), SNUG_BLOCKS(d, 8), SNUG_BLOCKS(d, 16)
+                 : "l"(a), "l"(b), "r"(add), "n"(kAcrossA), "n"(kAcrossB));
+  }
+}
 template <class T, int kAcrossA, int kAcrossB>
 __device__ __forceinline__ void group_multiply(float (&d)[32][4], uint64_t a, uint64_t b, int add) {
   if constexpr (std::is_same_v<T, __half>) {
@@ -127,12 +156,9 @@ __device__ __forceinline__ void pin(float (&d)[kBlocks][4]) {
     for (float& x : block) asm volatile("" : "+f"(x)::"memory");
   }
 }
-__device__ __forceinline__ void pin(uint32_t (&words)[2]) {
-  asm volatile("" : "+r"(words[0]), "+r"(words[1])::"memory");
-}
 __device__ __forceinline__ void pin(uint32_t (&words)[8][2]) {
 #pragma unroll
-  for (auto& pair : words) pin(pair);
+  for (auto& pair : words) asm volatile("" : "+r"(pair[0]), "+r"(pair[1])::"memory");
 }
 
 // What this thread wrote to shared memory is seen by products that start behind the next barrier.
@@ -199,6 +225,11 @@ __device__ __forceinline__ uint32_t address_at(uint32_t address, uint32_t rank) 
 __device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
   const uint32_t there = address_at(barrier, rank);
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
+}
+// Without making what this thread wrote visible there, which costs a full fence: for a place that was only read.
+__device__ __forceinline__ void leave_at(uint32_t barrier, uint32_t rank) {
+  const uint32_t there = address_at(barrier, rank);
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
 }
 __device__ __forceinline__ void await_other(uint32_t barrier, uint32_t parity) {
   asm volatile(
