@@ -38,7 +38,7 @@ class LoadedModel {
                                .label_words = label_words(session_.model().config(), head),
                                .target_rule = head == Head::kTagger ? TargetRule::kEveryToken : TargetRule::kNone};
     const auto buffers = [&](const Dims& capacity) {
-      return TextRunner::bytes(capacity, 0) + (more_bytes ? more_bytes(session_, encoding_, capacity) : 0);
+      return TextRunner::bytes(capacity, encoding_, 0) + (more_bytes ? more_bytes(session_, encoding_, capacity) : 0);
     };
     session_.start(make_plan(session_.request(graph, workload, buffers)));
   }

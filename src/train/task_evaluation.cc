@@ -185,7 +185,7 @@ FileEvaluation::FileEvaluation(const Setup& setup, Engine& engine, const Plan& p
 uint64_t FileEvaluation::bytes(const Setup& setup, const Texts& texts, const Dims& capacity) {
   uint64_t reading = 0;  // one file after the other
   for (const std::filesystem::path& file : texts.files) reading = std::max(reading, reading_bytes(file, texts.longest_text_bytes));
-  return metrics_bytes(setup.task, setup.config, texts.rows) + TextRunner::bytes(capacity, texts.longest_text_bytes) + reading;
+  return metrics_bytes(setup.task, setup.config, texts.rows) + TextRunner::bytes(capacity, setup.encoding, texts.longest_text_bytes) + reading;
 }
 
 RowReaderOptions FileEvaluation::row_options() const {

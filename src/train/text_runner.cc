@@ -26,10 +26,11 @@ TextRunner::TextRunner(Engine& engine, const Plan& plan, const Tokenizer& tokeni
       on_row_(std::move(on_row)),
       batch_(plan.capacity) {}
 
-uint64_t TextRunner::bytes(const Dims& capacity, uint64_t longest_text_bytes) {
-  // The text itself, what the tokenizer makes of it before it is cut, and its windows.
-  constexpr uint64_t kBytesPerByte = 16;
-  return BatchBuilder::bytes(capacity) + (longest_text_bytes > kUsualTextBytes ? longest_text_bytes * kBytesPerByte : 0);
+uint64_t TextRunner::bytes(const Dims& capacity, const EncodingOptions& options, uint64_t longest_text_bytes) {
+  // The text itself and what the tokenizer makes of it; all its windows, which are there at once: 15 times the text, measured
+  // with five bytes a token.
+  const uint64_t times = options.long_texts == LongTexts::kWindows ? 24 : 3;
+  return BatchBuilder::bytes(capacity) + (longest_text_bytes > kUsualTextBytes ? longest_text_bytes * times : 0);
 }
 
 void TextRunner::add(OwnedRow row) {

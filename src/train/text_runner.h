@@ -40,8 +40,8 @@ class TextRunner {
 
   // All must outlive the runner.
   TextRunner(Engine& engine, const Plan& plan, const Tokenizer& tokenizer, const EncodingOptions& options, OnRow on_row);
-  // What it takes, where the longest text has so many bytes; up to kUsualTextBytes make no difference.
-  static uint64_t bytes(const Dims& capacity, uint64_t longest_text_bytes);
+  // What it takes at most, where the longest text has so many bytes; up to kUsualTextBytes make no difference.
+  static uint64_t bytes(const Dims& capacity, const EncodingOptions& options, uint64_t longest_text_bytes);
 
   void add(OwnedRow row);
   void finish();  // what has not been scored yet

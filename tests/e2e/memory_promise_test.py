@@ -4,7 +4,7 @@ import json
 import os
 import unittest
 
-from harness import MIB, SnugTest, run, write_csv
+from harness import MIB, WORDS, SnugTest, run, write_csv
 
 CONFIGURATIONS = 40
 
@@ -58,6 +58,27 @@ class MemoryPromise(SnugTest):
                 refused = run("plan", *flags, "--memory", least - MIB, "--json", expect=4).json()
                 self.assertFalse(refused["fits"])
                 self.assertLess(abs(refused["minimum_budget_bytes"] - least), MIB)
+
+    def test_a_giant_validation_text_is_in_the_plan(self):
+        """Read again from its cache, which takes no such memory before the plan."""
+        model, train = self.init(positions=64), write_csv(self.path("train.csv"), 50, self.rng, labels=["a", "b"])
+        giant = " ".join(self.rng.choice(WORDS) for _ in range(600_000))
+        tables = {"giant.csv": f"text,label\nshort,a\n{giant},b\n",
+                  "giant.jsonl": "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in (("short", "a"), (giant, "b")))}
+        for name, contents in tables.items():
+            with open(self.path(name), "w") as f:
+                f.write(contents)
+            for long_texts in "head", "windows":
+                with self.subTest(name, long_texts=long_texts):
+                    flags = ["--model", model, "--train", train, "--validation", self.path(name), "--long-texts", long_texts, *self.cache()]
+                    run("plan", *flags)
+                    least = run("plan", *flags, "--json").json()["minimum_budget_bytes"]
+                    output = self.path(f"{name}-{long_texts}")
+                    result = run("train", *flags, "--max-steps", 2, "--memory", least, "--output-dir", output)
+                    with open(os.path.join(output, "run.json")) as f:
+                        measured = max(json.load(f)["measured_peak_bytes"], result.peak_bytes or 0)
+                    self.assertGreater(measured, least / 8)
+                    self.assertLessEqual(measured, least)
 
 
 if __name__ == "__main__":
