@@ -64,41 +64,6 @@ float time_product(Products& products, const ProductShape& shape, const Operands
   return time_of(stream, [&] { products.run(shape, tensors, o.workspace, stream); });
 }
 
-// A weight's gradient and its bias's: the product alone, with the sums over rows behind it, and with them inside.
-void time_sums(Products& products, const ProductShape& plain, const Operands& o, cudaStream_t stream) {
-  const Tensor dy{o.left, plain.dtype, plain.rows, plain.out}, sums{o.sums, DType::kF32, 1, plain.out};
-  const auto print = [&](const char* way, float ms) {
-    fmt::print("{{\"sums\": \"{}\", \"layout\": {}, \"rows\": {}, \"in\": {}, \"out\": {}, \"ms\": {:.4f}}}\n", way, int(plain.layout),
-               plain.rows, plain.in, plain.out, ms);
-  };
-  ProductTensors tensors{.left = o.left, .right = o.right, .result = o.result};
-  print("product alone", time_of(stream, [&] { products.run(plain, tensors, o.workspace, stream); }));
-  print("apart", time_of(stream, [&] {
-          products.run(plain, tensors, o.workspace, stream);
-          const Tensor in[] = {dy, {}}, out[] = {{}, sums};
-          launch(LinearEpilogueGradient(Activation::kNone), {.in = in, .out = out, .workspace = o.workspace, .stream = stream});
-        }));
-  tensors.column_sums = reinterpret_cast<float*>(o.sums);
-  ProductShape fused = plain;
-  fused.bias = true;
-  try {
-    print("inside", time_of(stream, [&] { products.run(fused, tensors, o.workspace, stream); }));
-  } catch (const Error& error) {
-    fmt::print("{{\"sums\": \"inside\", \"error\": \"{}\"}}\n", error.what());
-  }
-}
-
-void run_sums(Products& products, const Operands& operands, cudaStream_t stream) {
-  for (const auto& [rows, hidden] : {std::pair<int64_t, int64_t>{16384, 768}, {8192, 1024}, {1024, 768}}) {
-    for (const int64_t out : {3 * hidden, 4 * hidden}) {
-      for (const WeightLayout layout : {WeightLayout::kOutIn, WeightLayout::kInOut}) {
-        time_sums(products, {.kind = ProductKind::kWeightGradient, .dtype = DType::kBF16, .rows = rows, .in = hidden, .out = out,
-                             .layout = layout, .overwrite = true}, operands, stream);
-      }
-    }
-  }
-}
-
 // Every way to do a product and GELU behind it, or GELU's gradient and the sums over rows.
 void time_gelu(Products& products, const ProductShape& plain, const Operands& o, cudaStream_t stream) {
   const bool gradient = plain.kind == ProductKind::kInputGradient;
@@ -138,12 +103,7 @@ void time_gelu(Products& products, const ProductShape& plain, const Operands& o,
   if (gradient) tensors.column_sums = reinterpret_cast<float*>(o.sums);
   print("own, tanh", time_of(stream, [&] { launch_gelu_product(fused, tensors, o.workspace, stream); }));
   fused.gelu_form = Activation::kGelu;
-  for (const GeluProductPlan& plan :
-       {GeluProductPlan{128, 128, 1, 1}, {128, 128, 1, 8}, {128, 128, 2, 1}, {128, 128, 2, 4}, {64, 256, 1, 1}, {64, 256, 2, 1},
-        {64, 256, 2, 8}, {128, 192, 1, 1}, {128, 192, 2, 1}, {128, 192, 2, 4}}) {
-    print(fmt::format("own, erf, {}x{}, cluster {}, group {}", plan.tile_rows, plan.tile_columns, plan.cluster, plan.group),
-          time_of(stream, [&] { launch_gelu_product(fused, tensors, o.workspace, stream, plan); }));
-  }
+  print("own, erf", time_of(stream, [&] { launch_gelu_product(fused, tensors, o.workspace, stream); }));
   tensors.column_sums = nullptr;
   fused.gelu = gradient ? ProductGelu::kGradient : ProductGelu::kForgets;
   if (!gradient) tensors.argument = nullptr;
@@ -179,7 +139,6 @@ void run(bool gelu_only) {
   SNUG_CUDA(cudaMemcpy(buffer, values.data(), bytes, cudaMemcpyHostToDevice));
   print_memory(gpu, fmt::format("{} bytes taken", bytes).c_str());
   const Operands operands(buffer);
-  run_sums(products, operands, gpu.stream());
   run_gelu(products, operands, gpu.stream());
   if (gelu_only) return;
   for (const auto& [hidden, all_rows] :

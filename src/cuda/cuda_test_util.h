@@ -172,7 +172,6 @@ class CudaCase {
   StepContext step;
   // For operators with products. The first launch of a shape times candidates, which adds up: see warm_up().
   Products* products = nullptr;
-  bool only_pass = false;
 
   // Values to read. Rows that are not there are finite but must not count; `padding` says otherwise for gradients.
   ValueId input(const TensorDesc& desc, const Doubles& contents, double padding = 7.0) {
@@ -252,7 +251,6 @@ class CudaCase {
              .batch = &device_batch_.batch,
              .state = device_batch_.state,
              .step = &step,
-             .only_pass = only_pass,
              .products = products});
     SNUG_CUDA(cudaDeviceSynchronize());
     EXPECT_TRUE(workspace.guards_intact()) << op.name() << " wrote outside its workspace";

@@ -2,8 +2,8 @@
 // factors to shared memory, some ahead of two warpgroups that multiply them. The warpgroups alternate: while one applies
 // GELU to its tile and writes it, the tensor cores work for the other.
 //
-// The blocks of a cluster have tiles one below the other. They share the columns of the right factor: each copies a part
-// for all.
+// Measured on an H200 and slower: tiles of 64 x 256, 128 x 192 and 128 x 256, clusters that share the right factor's tiles,
+// and walking several rows of tiles together.
 #pragma once
 
 #include "cuda/activation.cuh"
@@ -21,8 +21,8 @@ struct Arguments {
   float* sums;           // [pieces, cols], a piece for each warp's rows of a tile; gradient only; null: not wanted
   bool keeps;            // whether a forward product writes the argument
   int rows, cols;
-  int depth_steps;                     // tiles of the inner dimension
-  int row_tiles, column_tiles, group;  // a cluster's rows count as one
+  int depth_steps;  // tiles of the inner dimension
+  int row_tiles, column_tiles;
 };
 
 inline constexpr int kMathGroups = 2, kMathThreads = kMathGroups * kGroupThreads, kThreads = kMathThreads + kGroupThreads;
@@ -33,9 +33,9 @@ inline constexpr uint32_t kMostShared = 227 * 1024 - 256;    // less the barrier
 inline constexpr uint32_t kWarpTile = 16 * kRowBytes;        // 16 rows and kChunk columns of the result: a warp's
 inline constexpr uint32_t kSideBytes = kDepth * kRowBytes;  // from one chunk of columns to the next, MN-major
 
-template <int kRowsOfTile, int kColumnsOfTile, int kBlocksOfCluster, bool kGradient>
+template <bool kGradient>
 struct Tile {
-  static constexpr int kRows = kRowsOfTile, kColumns = kColumnsOfTile, kCluster = kBlocksOfCluster;
+  static constexpr int kRows = 128, kColumns = 128;
   static constexpr int kRowBlocks = kRows / 64, kBlocks = kColumns / 8, kChunks = kColumns / kChunk;
   static constexpr uint32_t kLeftBytes = kRows * kRowBytes, kStageBytes = kLeftBytes + kColumns * kRowBytes;
   // Of a warp's results on their way: all of them where the argument comes in the same place, or else two chunks of
@@ -57,13 +57,10 @@ struct Barriers {
 struct Spot {
   int row, column;  // of the first element of a tile
 };
-// Where a cluster's n-th tile is, for one of its blocks. Columns change fastest, within a group of rows of tiles: what
-// runs at the same time shares its factors.
+// Where the n-th tile is. Columns change fastest: what runs at the same time shares the rows of the left factor.
 template <class Tile>
-__device__ __forceinline__ Spot spot_of(const Arguments& a, int n, int rank) {
-  const int of_group = a.group * a.column_tiles, first = n / of_group * a.group, within = n % of_group;
-  const int tall = min(a.group, a.row_tiles - first);
-  return {((first + within % tall) * Tile::kCluster + rank) * Tile::kRows, within / tall * Tile::kColumns};
+__device__ __forceinline__ Spot spot_of(const Arguments& a, int n) {
+  return {n / a.column_tiles * Tile::kRows, n % a.column_tiles * Tile::kColumns};
 }
 
 // A place in the ring of stages.
@@ -81,8 +78,7 @@ struct Stage {
 // What all of a block's threads know.
 template <class Tile>
 struct Block {
-  int rank, first, step;  // in the cluster; the tiles are first, first + step, ...
-  int tiles;
+  int first, step, tiles;          // it takes first, first + step, ... of so many
   uint32_t base;                   // of shared memory: stages, then staging
   uint32_t full, empty, argument;  // barriers
 
@@ -96,32 +92,31 @@ struct Block {
 // One thread's.
 template <int kAcrossRight, class Tile>
 __device__ __forceinline__ void copy_factors(const Arguments& a, const Block<Tile>& block) {
-  constexpr int kShare = (kAcrossRight ? kDepth : Tile::kColumns) / Tile::kCluster;  // rows of the right factor's tile
-  const int own = block.rank * kShare;
   Stage<Tile> stage(0);
   for (int n = block.first; n < block.tiles; n += block.step) {
-    const Spot spot = spot_of<Tile>(a, n, block.rank);
+    const Spot spot = spot_of<Tile>(a, n);
     for (int k = 0; k < a.depth_steps; ++k) {
       await(block.empty + stage.at * 8, stage.parity ^ 1);
-      const uint32_t full = block.full + stage.at * 8, right = block.right(stage.at) + own * kRowBytes;
+      const uint32_t full = block.full + stage.at * 8, right = block.right(stage.at);
       arrive_for_bytes(full, Tile::kStageBytes);
       copy_in(block.left(stage.at), a.left, spot.row, k * kDepth, full);
       if constexpr (kAcrossRight) {
 #pragma unroll
         for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
-          copy_to_all<Tile::kCluster>(right + chunk * kSideBytes, a.right, k * kDepth + own, spot.column + chunk * kChunk,
-                                      full);
+          copy_in(right + chunk * kSideBytes, a.right, k * kDepth, spot.column + chunk * kChunk, full);
         }
       } else {
-        copy_to_all<Tile::kCluster>(right, a.right, spot.column + own, k * kDepth, full);
+        copy_in(right, a.right, spot.column, k * kDepth, full);
       }
       stage.next();
     }
   }
 }
 
-template <class T, Activation kActivation, bool kGradient, int kAcrossRight, class Tile>
+template <class T, Activation kActivation, bool kGradient, int kAcrossRight>
 struct Math {
+  using Tile = gelu_kernels::Tile<kGradient>;
+
   const Arguments& a;
   const Block<Tile>& block;
   const int group, warp = int(threadIdx.x) % kGroupThreads / kWarp, lane = int(threadIdx.x) % kWarp;
@@ -148,7 +143,7 @@ struct Math {
     uint32_t parity = 0;  // of the arguments' barrier
     int turn = group;
     for (int n = block.first + group * block.step; n < block.tiles; n += kMathGroups * block.step) {
-      const Spot spot = spot_of<Tile>(a, n, block.rank);
+      const Spot spot = spot_of<Tile>(a, n);
       Bias bias;
       if constexpr (kGradient) {
         request_arguments(spot);
@@ -199,13 +194,9 @@ struct Math {
 #pragma unroll
     for (auto& rows : acc) pin(rows);
   }
-  // This warp has read the stage: all blocks of the cluster may send to it.
+  // This warp has read the stage.
   __device__ __forceinline__ void leave(int stage) const {
-    if constexpr (Tile::kCluster == 1) {
-      if (lane == 0) arrive(block.empty + stage * 8);
-    } else {
-      if (lane < Tile::kCluster) leave_at(block.empty + stage * 8, uint32_t(lane));
-    }
+    if (lane == 0) arrive(block.empty + stage * 8);
   }
 
   __device__ __forceinline__ void load_bias(Bias& bias, int column) const {
@@ -334,15 +325,15 @@ struct Math {
 
 #endif  // SNUG_HOPPER
 
-template <class T, Activation kActivation, bool kGradient, int kAcrossRight, class Tile>
+template <class T, Activation kActivation, bool kGradient, int kAcrossRight>
 __global__ void __launch_bounds__(kThreads, 1) gelu_product_kernel(const __grid_constant__ Arguments a) {
 #if SNUG_HOPPER
+  using Tile = gelu_kernels::Tile<kGradient>;
   __shared__ Barriers<Tile> barriers;
   extern __shared__ unsigned char shared_bytes[];
   Block<Tile> block;
-  block.rank = Tile::kCluster > 1 ? int(cluster_rank()) : 0;
-  block.first = int(blockIdx.x) / Tile::kCluster;
-  block.step = int(gridDim.x) / Tile::kCluster;
+  block.first = int(blockIdx.x);
+  block.step = int(gridDim.x);
   block.tiles = a.row_tiles * a.column_tiles;
   block.base = (shared_address(shared_bytes) + kTileAlign - 1) / kTileAlign * kTileAlign;
   block.full = shared_address(barriers.full);
@@ -351,25 +342,19 @@ __global__ void __launch_bounds__(kThreads, 1) gelu_product_kernel(const __grid_
   if (threadIdx.x == 0) {
     for (int i = 0; i < Tile::kStages; ++i) {
       init_barrier(block.full + i * 8, 1);
-      init_barrier(block.empty + i * 8, Tile::kCluster * kGroupWarps);
+      init_barrier(block.empty + i * 8, kGroupWarps);
     }
     for (int i = 0; i < kMathWarps; ++i) init_barrier(block.argument + i * 8, 1);
     show_barriers();
   }
   __syncthreads();
-  if constexpr (Tile::kCluster > 1) cluster_meet();
   const int group = __shfl_sync(0xffffffffu, int(threadIdx.x) / kGroupThreads, 0);
   if (group == kMathGroups) {
     give_registers<kCopyRegisters>();
     if (threadIdx.x == kMathThreads) copy_factors<kAcrossRight>(a, block);
   } else {
     take_registers<kMathRegisters>();
-    Math<T, kActivation, kGradient, kAcrossRight, Tile>{a, block, group}.run();
-  }
-  // A block's barriers and tiles are there until the others have sent all they send.
-  if constexpr (Tile::kCluster > 1) {
-    __syncwarp();
-    cluster_meet();
+    Math<T, kActivation, kGradient, kAcrossRight>{a, block, group}.run();
   }
 #endif
 }

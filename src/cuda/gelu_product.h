@@ -11,11 +11,6 @@
 
 namespace snug::cuda {
 
-// How the work is cut: a block's tiles, blocks that share loads, and how many rows of tiles are walked together.
-struct GeluProductPlan {
-  int tile_rows = 128, tile_columns = 128, cluster = 2, group = 1;
-};
-
 // Whether there is such a kernel for a product whose shape says what to do with GELU: on this device, in this build, of
 // these sizes, with this much workspace.
 bool has_gelu_product(const ProductShape& shape, size_t workspace_bytes);
@@ -23,6 +18,6 @@ bool has_gelu_product(const ProductShape& shape, size_t workspace_bytes);
 // y = gelu(argument), argument = x · wᵀ + b as it is rounded for storage, whether it is kept or not; or
 // dx = (dy · w) · slope(argument), and column_sums += its sums over rows where they are wanted.
 void launch_gelu_product(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
-                         cudaStream_t stream, const GeluProductPlan& plan = {});
+                         cudaStream_t stream);
 
 }  // namespace snug::cuda

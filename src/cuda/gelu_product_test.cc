@@ -35,8 +35,8 @@ struct Values {
 // Both kinds as one: result[rows, cols] from left[rows, depth] and the weight.
 class Case {
  public:
-  Case(const Gpu& gpu, const ProductShape& shape, const GeluProductPlan& plan)
-      : gpu_(gpu), shape_(shape), plan_(plan), gradient_(shape.kind == ProductKind::kInputGradient),
+  Case(const Gpu& gpu, const ProductShape& shape)
+      : gpu_(gpu), shape_(shape), gradient_(shape.kind == ProductKind::kInputGradient),
         cols_(gradient_ ? shape.in : shape.out), depth_(gradient_ ? shape.out : shape.in), random_(11),
         left_(size_t(shape.rows * depth_), shape.dtype, 1.0, random_),
         weight_(size_t(shape.in * shape.out), shape.dtype, 1.0 / std::sqrt(double(depth_)), random_),
@@ -65,7 +65,7 @@ class Case {
                                    .result = y.data(),
                                    .argument = with_argument ? argument.data() : nullptr,
                                    .column_sums = with_sums ? sums.data<float>() : nullptr};
-      launch_gelu_product(shape, tensors, {workspace.data<std::byte>(), workspace.size()}, gpu_.stream(), plan_);
+      launch_gelu_product(shape, tensors, {workspace.data<std::byte>(), workspace.size()}, gpu_.stream());
       SNUG_CUDA(cudaStreamSynchronize(gpu_.stream()));
       EXPECT_TRUE(y.guards_intact() && argument.guards_intact() && sums.guards_intact() && workspace.guards_intact());
       outcome = {y.download(), argument.download(), sums.download()};
@@ -138,7 +138,6 @@ class Case {
 
   const Gpu& gpu_;
   ProductShape shape_;
-  GeluProductPlan plan_;
   bool gradient_;
   int64_t cols_, depth_;
   std::mt19937 random_;
@@ -151,22 +150,21 @@ bool available() {
   return has_gelu_product({.dtype = DType::kF16, .rows = 64, .in = 64, .out = 64, .gelu = ProductGelu::kKeeps}, 0);
 }
 
-void check(const Gpu& gpu, const ProductShape& shape, const GeluProductPlan& plan = {}) {
+void check(const Gpu& gpu, const ProductShape& shape) {
   SCOPED_TRACE(testing::Message() << "kind " << int(shape.kind) << ", " << dtype_name(shape.dtype) << ", " << shape.rows
                                   << " x " << shape.in << " x " << shape.out << ", layout " << int(shape.layout)
-                                  << ", form " << int(shape.gelu_form) << ", tile " << plan.tile_rows << " x "
-                                  << plan.tile_columns << ", cluster " << plan.cluster << ", group " << plan.group);
-  Case(gpu, shape, plan).check();
+                                  << ", form " << int(shape.gelu_form));
+  Case(gpu, shape).check();
 }
 
-void check_both_kinds(const Gpu& gpu, ProductShape shape, const GeluProductPlan& plan = {}) {
+void check_both_kinds(const Gpu& gpu, ProductShape shape) {
   shape.kind = ProductKind::kForward;
   shape.bias = shape.rows % 2 == 1;
-  check(gpu, shape, plan);
+  check(gpu, shape);
   shape.kind = ProductKind::kInputGradient;
   shape.bias = false;
   std::swap(shape.in, shape.out);  // a layer's way back is the one through the layer above
-  check(gpu, shape, plan);
+  check(gpu, shape);
 }
 
 #define SNUG_NEEDS_HOPPER() \
@@ -196,20 +194,6 @@ TEST(CudaGeluProduct, MatchesFp64WhereBlocksTakeManyTiles) {
     for (const WeightLayout layout : kLayouts) {
       check_both_kinds(gpu, {.dtype = rows % 2 ? DType::kF16 : DType::kBF16,
                              .rows = rows, .in = in, .out = out, .layout = layout, .gelu_form = Activation::kGelu});
-    }
-  }
-}
-
-TEST(CudaGeluProduct, MatchesFp64WithOtherPlans) {
-  SNUG_NEEDS_HOPPER();
-  const Gpu gpu("cuda");
-  for (const auto& [rows, columns, cluster, group] :
-       {std::array<int, 4>{128, 128, 1, 1}, {128, 128, 2, 8}, {64, 256, 1, 1}, {64, 256, 2, 3}, {128, 192, 1, 8}, {128, 192, 2, 1}}) {
-    for (const auto& [m, in, out] : {std::array<int64_t, 3>{300, 136, 328}, {2050, 768, 3072}}) {
-      for (const WeightLayout layout : kLayouts) {
-        check_both_kinds(gpu, {.dtype = DType::kBF16, .rows = m, .in = in, .out = out, .layout = layout, .gelu_form = Activation::kGelu},
-                         {rows, columns, cluster, group});
-      }
     }
   }
 }

@@ -47,12 +47,6 @@ inline constexpr uint64_t kAlongRows = 16 * 2 / 16, kAcrossRows = 16 * kRowBytes
 #define SNUG_REGISTERS_32 \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define SNUG_REGISTERS_64 \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define SNUG_REGISTERS_96 \
-  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define SNUG_WGMMA(columns, type, registers) \
   "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" registers "}, "
 // Operands behind the accumulator's: descriptors of a and b, add, kAcrossA, kAcrossB.
@@ -61,13 +55,6 @@ inline constexpr uint64_t kAlongRows = 16 * 2 / 16, kAcrossRows = 16 * kRowBytes
 #define SNUG_WGMMA_64(type) SNUG_WGMMA_SHARED("64", type, SNUG_REGISTERS_0, "%32", "%33", "%34", "%35", "%36")
 #define SNUG_WGMMA_128(type)                                                                                      \
   SNUG_WGMMA_SHARED("128", type, SNUG_REGISTERS_0 ", " SNUG_REGISTERS_32, "%64", "%65", "%66", "%67", "%68")
-#define SNUG_WGMMA_192(type)                                                                                          \
-  SNUG_WGMMA_SHARED("192", type, SNUG_REGISTERS_0 ", " SNUG_REGISTERS_32 ", " SNUG_REGISTERS_64, "%96", "%97", "%98", \
-                    "%99", "%100")
-#define SNUG_WGMMA_256(type)                                                                                        \
-  SNUG_WGMMA_SHARED("256", type,                                                                                    \
-                    SNUG_REGISTERS_0 ", " SNUG_REGISTERS_32 ", " SNUG_REGISTERS_64 ", " SNUG_REGISTERS_96, "%128", \
-                    "%129", "%130", "%131", "%132")
 #define SNUG_WGMMA_REGISTERS(type)                                                                           \
   "{ .reg .pred p; setp.ne.b32 p, %37, 0; " SNUG_WGMMA("64", type, SNUG_REGISTERS_0) "{%32, %33, %34, %35}, " \
   "%36, p, 1, 1, %38; }"
@@ -101,7 +88,7 @@ __device__ __forceinline__ void group_multiply(Accumulator& d, uint32_t a0, uint
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(add), "n"(kAcrossB));
   }
 }
-// The first form for 128, 192 and 256 columns.
+// The first form for 128 columns.
 template <class T, int kAcrossA, int kAcrossB>
 __device__ __forceinline__ void group_multiply(float (&d)[16][4], uint64_t a, uint64_t b, int add) {
   if constexpr (std::is_same_v<T, __half>) {
@@ -111,30 +98,6 @@ __device__ __forceinline__ void group_multiply(float (&d)[16][4], uint64_t a, ui
   } else {
     asm volatile(SNUG_WGMMA_128("bf16")
                  : SNUG_BLOCKS(d, 0), SNUG_BLOCKS(d, 8)
-                 : "l"(a), "l"(b), "r"(add), "n"(kAcrossA), "n"(kAcrossB));
-  }
-}
-template <class T, int kAcrossA, int kAcrossB>
-__device__ __forceinline__ void group_multiply(float (&d)[24][4], uint64_t a, uint64_t b, int add) {
-  if constexpr (std::is_same_v<T, __half>) {
-    asm volatile(SNUG_WGMMA_192("f16")
-                 : SNUG_BLOCKS(d, 0), SNUG_BLOCKS(d, 8), SNUG_BLOCKS(d, 16)
-                 : "l"(a), "l"(b), "r"(add), "n"(kAcrossA), "n"(kAcrossB));
-  } else {
-    asm volatile(SNUG_WGMMA_192("bf16")
-                 : SNUG_BLOCKS(d, 0), SNUG_BLOCKS(d, 8), SNUG_BLOCKS(d, 16)
-                 : "l"(a), "l"(b), "r"(add), "n"(kAcrossA), "n"(kAcrossB));
-  }
-}
-template <class T, int kAcrossA, int kAcrossB>
-__device__ __forceinline__ void group_multiply(float (&d)[32][4], uint64_t a, uint64_t b, int add) {
-  if constexpr (std::is_same_v<T, __half>) {
-    asm volatile(SNUG_WGMMA_256("f16")
-                 : SNUG_BLOCKS(d, 0), SNUG_BLOCKS(d, 8), SNUG_BLOCKS(d, 16), SNUG_BLOCKS(d, 24)
-                 : "l"(a), "l"(b), "r"(add), "n"(kAcrossA), "n"(kAcrossB));
-  } else {
-    asm volatile(SNUG_WGMMA_256("bf16")
-                 : SNUG_BLOCKS(d, 0), SNUG_BLOCKS(d, 8), SNUG_BLOCKS(d, 16), SNUG_BLOCKS(d, 24)
                  : "l"(a), "l"(b), "r"(add), "n"(kAcrossA), "n"(kAcrossB));
   }
 }
@@ -225,11 +188,6 @@ __device__ __forceinline__ uint32_t address_at(uint32_t address, uint32_t rank) 
 __device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
   const uint32_t there = address_at(barrier, rank);
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
-}
-// Without making what this thread wrote visible there, which costs a full fence: for a place that was only read.
-__device__ __forceinline__ void leave_at(uint32_t barrier, uint32_t rank) {
-  const uint32_t there = address_at(barrier, rank);
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
 }
 __device__ __forceinline__ void await_other(uint32_t barrier, uint32_t parity) {
   asm volatile(

@@ -101,14 +101,7 @@ void launch(const LinearWeightGradient& op, const Launch& call) {
   const Tensor &dy = call.in[0], &x = call.in[1], &dw = call.out[0];
   ProductShape shape = shape_of(ProductKind::kWeightGradient, dw, op.layout, dy.dtype, dy.rows);
   shape.overwrite = call.only_pass;
-  ProductTensors tensors{.left = dy.data, .right = x.data, .result = dw.data};
-  if (call.out.size() < 2) return call.products->run(shape, tensors, call.workspace, call.stream);
-  tensors.column_sums = call.out[1].f32();
-  call.products->run_with_sums(shape, tensors, call.workspace, call.stream, /*adds=*/!call.only_pass, [&] {
-    const Tensor in[] = {dy, {}}, out[] = {{}, call.out[1]};
-    launch(LinearEpilogueGradient(Activation::kNone),
-           {.in = in, .out = out, .workspace = call.workspace, .stream = call.stream});
-  });
+  call.products->run(shape, {.left = dy.data, .right = x.data, .result = dw.data}, call.workspace, call.stream);
 }
 
 }  // namespace snug::cuda

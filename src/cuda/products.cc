@@ -155,10 +155,10 @@ class Products::Descriptors {
   void set_epilogue(const ProductShape& shape, const ProductTensors& tensors) {
     int epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     const auto add = [&](int part) { epilogue = epilogue == CUBLASLT_EPILOGUE_DEFAULT ? part : epilogue | part; };
-    const bool sums = shape.bias && shape.kind == ProductKind::kWeightGradient;
-    if (sums) add(left_first ? CUBLASLT_EPILOGUE_BGRADA : CUBLASLT_EPILOGUE_BGRADB);
-    if (shape.bias && !sums) add(CUBLASLT_EPILOGUE_BIAS);
-    if (shape.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, sums ? tensors.column_sums : tensors.bias);
+    if (shape.bias) {
+      add(CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, tensors.bias);
+    }
     const bool gradient = shape.gelu == ProductGelu::kGradient;
     if (shape.gelu == ProductGelu::kForgets) add(CUBLASLT_EPILOGUE_GELU);
     if (shape.gelu == ProductGelu::kKeeps) add(CUBLASLT_EPILOGUE_GELU_AUX);
@@ -228,17 +228,6 @@ void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& te
   };
   const Ways there = {.library = shape.rows > 0 && may_fuse_gelu(fused), .own = has_gelu_product(fused, workspace.size())};
   do_it(fastest_way(fused, there, tensors, workspace, stream, do_it));
-}
-
-void Products::run_with_sums(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
-                             cudaStream_t stream, bool adds, const std::function<void()>& sums) {
-  ProductShape fused = shape;
-  fused.bias = true;
-  const auto do_it = [&](Way way) {
-    run(way == Way::kLibrary ? fused : shape, tensors, workspace, stream);
-    if (way == Way::kApart) sums();
-  };
-  do_it(fastest_way(fused, {.library = shape.rows > 0 && !adds}, tensors, workspace, stream, do_it));
 }
 
 const Products::Choice& Products::choice(const ProductShape& shape, const Descriptors& descriptors,

@@ -38,7 +38,7 @@ struct ProductShape {
   ProductKind kind = ProductKind::kForward;
   DType dtype = DType::kF32;  // of the factors; kI8: kForward only, without bias, to int32, see multiplies_bytes()
   int64_t rows = 0, in = 0, out = 0;
-  bool bias = false;        // kForward: added; kWeightGradient: the sums of dy over rows are written to column_sums, see run_with_sums()
+  bool bias = false;        // kForward only
   bool accumulate = false;  // kForward and kInputGradient: += instead of =
   WeightLayout layout = WeightLayout::kOutIn;
   int64_t out_stride = 0;  // elements from one row of y or dy to the next; 0: out
@@ -83,11 +83,6 @@ class Products {
   // adds them otherwise.
   void run_with_gelu(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
                      cudaStream_t stream, const BehindProduct& behind);
-  // A product for a weight's gradient, and the sums of dy over rows, which are written to column_sums where the library
-  // does both in one, and that was measured to be faster than sums(), which adds to column_sums. `adds`: column_sums may
-  // hold something already, so that nothing may be written over it.
-  void run_with_sums(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
-                     cudaStream_t stream, bool adds, const std::function<void()>& sums);
   // Writes new choices to disk.
   void save() const;
 

@@ -47,17 +47,6 @@ __device__ __forceinline__ void copy_in(uint32_t to, const CUtensorMap& from, in
       "l"(&from), "r"(column), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
-// To the same place in all blocks of a cluster, and for the barriers of all.
-template <int kBlocks>
-__device__ __forceinline__ void copy_to_all(uint32_t to, const CUtensorMap& from, int row, int column, uint32_t barrier) {
-  if constexpr (kBlocks == 1) return copy_in(to, from, row, column, barrier);
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-      "l"(&from), "r"(column), "r"(row), "r"(barrier), "h"(uint16_t((1 << kBlocks) - 1))
-      : "memory");
-}
-
 // Back. What was written to the tile must have been shown to the engine, see show_to_products().
 __device__ __forceinline__ void copy_out(const CUtensorMap& to, int row, int column, uint32_t from) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&to), "r"(column),

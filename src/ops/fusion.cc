@@ -64,30 +64,4 @@ void fuse_activation_gradients(Graph& graph) {
   graph.drop_nodes(dropped);
 }
 
-void fuse_bias_sums(Graph& graph) {
-  constexpr size_t kSums = 1;            // the output that is a bias's gradient, of both kinds of nodes that make one
-  std::map<ValueId, size_t> summed_by;  // rows -> the node that adds them up, while nobody has changed them since
-  std::vector<bool> dropped(graph.nodes().size(), false);
-  for (size_t n = 0; n < graph.nodes().size(); ++n) {
-    Node& node = graph.node(n);
-    if (dynamic_cast<const LinearWeightGradient*>(node.op.get()) != nullptr) {
-      const auto found = summed_by.find(node.inputs[0]);
-      if (found == summed_by.end()) continue;
-      Node& maker = graph.node(found->second);
-      node.outputs.push_back(maker.outputs[kSums]);
-      maker.outputs[kSums] = kNoValue;
-      dropped[found->second] = dynamic_cast<const LinearEpilogueGradient*>(maker.op.get()) != nullptr;
-      summed_by.erase(found);
-      continue;
-    }
-    for (ValueId out : node.outputs) summed_by.erase(out);
-    const auto* epilogue = dynamic_cast<const LinearEpilogueGradient*>(node.op.get());
-    const auto* product = dynamic_cast<const LinearInputGradient*>(node.op.get());
-    const bool sums = epilogue != nullptr ? epilogue->activation == Activation::kNone
-                                          : product != nullptr && product->activation != Activation::kNone;
-    if (sums && node.outputs[kSums] != kNoValue) summed_by[epilogue != nullptr ? node.inputs[0] : node.outputs[0]] = n;
-  }
-  graph.drop_nodes(dropped);
-}
-
 }  // namespace snug

@@ -13,8 +13,4 @@ void fuse_bias_gradients(Graph& graph);
 // GPU can do both at once.
 void fuse_activation_gradients(Graph& graph);
 
-// The sum over rows that is a bias's gradient, then the product with the same rows that is the weight's gradient: one
-// operator, since products on a GPU can add up on the way. After the fusions above.
-void fuse_bias_sums(Graph& graph);
-
 }  // namespace snug

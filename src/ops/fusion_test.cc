@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "graph/backward.h"
 #include "ops/linear.h"
 #include "ops/residual_norm.h"
@@ -99,40 +97,6 @@ TEST(FuseActivationGradients, TheProductTakesTheEpilogueOver) {
     }
     EXPECT_EQ(fused, 1);
   }
-}
-
-TEST(FuseBiasSums, TheWeightsGradientTakesTheSumOver) {
-  for (const auto& [activation, activations_first] : {std::pair{Activation::kGelu, true}, {Activation::kNone, false}}) {
-    Graph graph = activations_first ? two_layers(activation, false) : layer(activation);
-    ValueId db = kNoValue, rows = kNoValue;
-    for (const Node& node : graph.nodes()) {
-      if (node.op->name() == "linear_epilogue_gradient") rows = node.inputs[0], db = node.outputs[1];
-    }
-    ASSERT_NE(db, kNoValue);
-    if (activations_first) fuse_activation_gradients(graph);
-    fuse_bias_sums(graph);
-    int sums = 0;
-    for (const Node& node : graph.nodes()) {
-      const bool has = std::ranges::find(node.outputs, db) != node.outputs.end();
-      sums += has;
-      if (has) {
-        EXPECT_EQ(node.op->name(), "linear_weight_gradient");
-        EXPECT_EQ(node.inputs[0], rows);
-        EXPECT_EQ(node.outputs.size(), 2u);
-      }
-    }
-    EXPECT_EQ(sums, 1);
-    EXPECT_EQ(count(graph, "linear_epilogue_gradient"), 0);
-  }
-}
-
-// GELU's gradient on its own changes the rows in place: they are added up there, after it.
-TEST(FuseBiasSums, AnEpilogueOnItsOwnKeepsItsSums) {
-  Graph graph = layer(Activation::kGelu);
-  const size_t before = graph.nodes().size();
-  fuse_bias_sums(graph);
-  EXPECT_EQ(graph.nodes().size(), before);
-  EXPECT_EQ(count(graph, "linear_epilogue_gradient"), 1);
 }
 
 // The sum of two gradients goes through GELU, and no product knows other activations.

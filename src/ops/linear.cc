@@ -88,10 +88,7 @@ size_t product_workspace(const Sizing& sizing) {
 }  // namespace
 
 size_t Linear::workspace_bytes(const Sizing& sizing) const { return product_workspace(sizing); }
-size_t LinearWeightGradient::workspace_bytes(const Sizing& sizing) const {
-  if (sizing.device.kind != DeviceKind::kCuda || sizing.out.size() < 2) return product_workspace(sizing);
-  return std::max(kProductWorkspaceBytes, column_sum_bytes(sizing.in[0].cols, 1));
-}
+size_t LinearWeightGradient::workspace_bytes(const Sizing& sizing) const { return product_workspace(sizing); }
 size_t LinearInputGradient::workspace_bytes(const Sizing& sizing) const {
   if (sizing.device.kind != DeviceKind::kCuda || activation == Activation::kNone) return product_workspace(sizing);
   return std::max(kProductWorkspaceBytes, column_sum_bytes(sizing.out[0].cols, 1));
@@ -116,9 +113,6 @@ void LinearWeightGradient::run(const Call& call) const {
   const Tensor &dy = call.in[0], &x = call.in[1], &dw = call.out[0];
   const bool swapped = layout == WeightLayout::kInOut;
   product_tn(product_dims(dy, dw), (swapped ? x : dy).f32(), (swapped ? dy : x).f32(), dw.f32());
-  if (call.out.size() < 2) return;
-  const Tensor in[] = {dy, {}}, out[] = {{}, call.out[1]};
-  LinearEpilogueGradient(Activation::kNone).run({.in = in, .out = out, .workspace = {}});
 }
 
 void LinearInputGradient::run(const Call& call) const {

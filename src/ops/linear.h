@@ -66,7 +66,7 @@ class LinearEpilogueGradient final : public Op {
   const Activation activation;
 };
 
-// inputs {dy, x}; outputs {dw (+=), db (+=; may be left out): the sum of dy over rows, see fuse_bias_sums()}
+// inputs {dy, x}; outputs {dw (+=)}
 class LinearWeightGradient final : public Op {
  public:
   explicit LinearWeightGradient(WeightLayout layout = WeightLayout::kOutIn) : layout(layout) {}
