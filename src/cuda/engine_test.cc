@@ -381,6 +381,18 @@ TEST_F(CudaEngineTest, FrozenLayersAndAdaptersAgreeWithTheCpu) {
   }
 }
 
+// A word table that is the head's matrix too gets its gradient twice in a micro-batch.
+TEST_F(CudaEngineTest, GradientsOfTiedTablesOnTheHostGiveTheSameBits) {
+  SNUG_NEEDS_GPU();
+  model_ = make_model(small_config(Family::kGpt2), Head::kCausalLm);
+  for (const int64_t capacity : {kWhole, int64_t{300}}) {
+    const Curve inside = on_gpu({.capacity = capacity, .compute = DType::kF32});
+    const Curve outside = on_gpu({.capacity = capacity, .compute = DType::kF32, .offload = Offload::kGradients});
+    EXPECT_EQ(inside.losses, outside.losses) << capacity;
+    EXPECT_EQ(inside.weights, outside.weights) << capacity;
+  }
+}
+
 // Where state and gradients lie changes nothing: the same kernels read them over the bus.
 TEST_F(CudaEngineTest, StateAndGradientsOnTheHostGiveTheSameBits) {
   SNUG_NEEDS_GPU();
@@ -425,6 +437,7 @@ TEST_F(CudaEngineTest, ActivationsOnTheHostGiveTheSameBits) {
       EXPECT_EQ(plan.layout.stowed.size(), c.stowed);
       EXPECT_GE(plan.layout.outside_bytes, c.stowed * size_t(c.capacity * 128) * dtype_bytes(c.compute));
       for (const Offload offload : {Offload::kNone, Offload::kGradients}) {
+        SCOPED_TRACE(testing::Message() << "offload " << int(offload));
         variant.offload = offload;
         const Curve outside = on_gpu(variant, 5);
         EXPECT_EQ(inside.losses, outside.losses);

@@ -27,8 +27,9 @@ __device__ inline void stream_vectors(float4* to, int64_t count, const Load& loa
   }
 }
 
-__global__ void __launch_bounds__(kBlock) fetch_kernel(const float4* host, float4* to, int64_t count, const StepState* state) {
-  if (state->earlier_passes == 0) {
+__global__ void __launch_bounds__(kBlock)
+    fetch_kernel(const float4* host, float4* to, int64_t count, const StepState* state, bool stored_before) {
+  if (state->earlier_passes == 0 && !stored_before) {
     stream_vectors(to, count, [](int64_t) { return float4{}; });
   } else {
     stream_vectors(to, count, [=](int64_t i) { return __ldcv(host + i); });
@@ -53,7 +54,7 @@ void launch(const FetchGradient& op, const Launch& call) {
   const Tensor& gradient = call.out[0];
   const int64_t count = vectors(gradient);
   fetch_kernel<<<blocks(count), kBlock, 0, call.stream>>>(outside_gradient(call, op.slot), static_cast<float4*>(gradient.data), count,
-                                                          call.state);
+                                                          call.state, op.stored_before);
   SNUG_CUDA_LAUNCHED("fetch_gradient");
 }
 

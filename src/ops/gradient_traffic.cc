@@ -1,5 +1,6 @@
 #include "ops/gradient_traffic.h"
 
+#include <algorithm>
 #include <map>
 
 #include "core/error.h"
@@ -32,9 +33,15 @@ void move_gradients_outside(Graph& graph) {
     }
   }
   std::multimap<size_t, Node> before, behind;  // what to put there, by node
+  std::map<int, size_t> first_visits;  // by slot
+  for (const auto& [at, visit] : visits) {
+    const auto [found, fresh] = first_visits.try_emplace(at.first, visit.first);
+    if (!fresh) found->second = std::min(found->second, visit.first);
+  }
   for (const auto& [at, visit] : visits) {
     const auto [slot, segment] = at;
-    before.emplace(visit.first, Node{.op = std::make_shared<FetchGradient>(slot), .inputs = {}, .outputs = {visit.gradient},
+    const bool stored_before = visit.first > first_visits.at(slot);
+    before.emplace(visit.first, Node{.op = std::make_shared<FetchGradient>(slot, stored_before), .inputs = {}, .outputs = {visit.gradient},
                                      .segment = segment, .in_forward = false});
     behind.emplace(visit.last, Node{.op = std::make_shared<StoreGradient>(slot), .inputs = {visit.gradient}, .outputs = {},
                                     .segment = segment, .in_forward = false});

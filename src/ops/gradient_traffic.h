@@ -6,14 +6,16 @@
 
 namespace snug {
 
-// inputs {}; outputs {gradient}: what the earlier micro-batches of the step have added up; zeros for the first.
+// inputs {}; outputs {gradient}: what the earlier micro-batches of the step have added up, zeros for the first; where this
+// micro-batch has stored it before (a table that is the head's matrix too), that in any case.
 class FetchGradient final : public Op {
  public:
-  explicit FetchGradient(int slot) : slot(slot) {}
+  FetchGradient(int slot, bool stored_before) : slot(slot), stored_before(stored_before) {}
   std::string_view name() const override { return "fetch_gradient"; }
   void run(const Call& call) const override;
 
   const int slot;  // of the parameter
+  const bool stored_before;
 };
 
 // inputs {gradient}; outputs {}
