@@ -223,7 +223,9 @@ void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& te
     }
     ProductTensors first = tensors;
     if (fused.gelu == ProductGelu::kKeeps) first.result = tensors.argument;
-    run(shape, first, workspace, stream);
+    ProductShape plain = shape;
+    plain.gelu_form = ProductShape().gelu_form;  // the same product, and the same bits, as where no GELU follows
+    run(plain, first, workspace, stream);
     behind.without_gelu();
   };
   const Ways there = {.library = shape.rows > 0 && may_fuse_gelu(fused), .own = has_gelu_product(fused, workspace.size())};

@@ -1,5 +1,6 @@
 #include "ops/fusion.h"
 
+#include <algorithm>
 #include <map>
 
 #include "ops/linear.h"
@@ -45,13 +46,18 @@ void fuse_activation_gradients(Graph& graph) {
       const ptrdiff_t before = used[size_t(dy)];
       Node* const maker = before == kNever ? nullptr : &graph.node(size_t(before));
       const auto* product = maker ? dynamic_cast<const LinearInputGradient*>(maker->op.get()) : nullptr;
+      const auto unchanged = [&](ValueId v) { return v == kNoValue || written[size_t(v)] < before; };
+      // Where the argument is made again between the two, the product waits for it, as long as its factors do.
       if (product != nullptr && maker->outputs[0] == dy && !product->accumulate &&
-          product->activation == Activation::kNone && written[size_t(kept)] < before) {
-        maker->op = std::make_shared<LinearInputGradient>(false, product->layout, epilogue->activation);
-        maker->inputs.push_back(kept);
-        maker->outputs.push_back(node.outputs[1]);
-        dropped[n] = true;
-        continue;
+          product->activation == Activation::kNone && std::ranges::all_of(maker->inputs, unchanged)) {
+        Node fused = *maker;
+        fused.op = std::make_shared<LinearInputGradient>(false, product->layout, epilogue->activation);
+        fused.inputs.push_back(kept);
+        fused.outputs.push_back(node.outputs[1]);
+        const bool waits = !unchanged(kept);
+        dropped[waits ? size_t(before) : n] = true;
+        (waits ? graph.node(n) : *maker) = std::move(fused);
+        if (!waits) continue;
       }
     }
     for (ValueId in : node.inputs) {
