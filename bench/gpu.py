@@ -220,7 +220,7 @@ def techniques():
 def monotone():
     """More budget is never slower: the median of three runs of each budget."""
     print("\n| case | budget MiB | median ms | micro-batch | recomputed |\n|---|---|---|---|---|")
-    for case in "32x512", "gpt2-medium:8x1024":
+    for case in os.environ.get("CASES", "32x512 gpt2-medium:8x1024").split():
         least = step_bench(case, GIB // 2, steps=1, OFFLOAD="none")["minimum_bytes"]
         most = step_bench(case, steps=2)["predicted_bytes"]
         fastest = None
