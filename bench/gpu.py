@@ -124,9 +124,9 @@ def language():
     print("\n| GPT-2 355M, 8 x 1024 by 1024 | budget MiB | predicted MiB | measured MiB | ms | recomputed | logits at once | weights converted |")
     print("|---|---|---|---|---|---|---|---|")
     case = "gpt2-medium:8x1024"
-    least = step_bench(case, GIB, steps=1, capacity=1024)["minimum_bytes"]
+    least = step_bench(case, GIB, steps=1, capacity=1024, OFFLOAD="none")["minimum_bytes"]
     for name, budget in ("8 GiB", 8 * GIB), ("least", least):
-        row = step_bench(case, budget, steps=10, capacity=1024)
+        row = step_bench(case, budget, steps=10, capacity=1024, OFFLOAD="none")
         print(f"| {name} | {budget / 2**20:.0f} | {row['predicted_bytes'] / 2**20:.0f} | {row['measured_bytes'] / 2**20:.0f} | {row['ms']:.1f} "
               f"| {row['recompute']} | {row['head_chunk']} | {row['converts_weights']} |", flush=True)
         record("language-memory", name=name, **row)

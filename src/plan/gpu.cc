@@ -21,6 +21,8 @@ constexpr int64_t kMostBuckets = 20;
 // Measured on an H200 with BERT-base and -large and 7 to 16 buckets; generous by a few MiB.
 constexpr uint64_t kLoadedLaterBytes = 8 << 20;
 constexpr uint64_t kGraphBytesPerNode = 4300;
+// More where copies run beside kernels: a second stream, and a branch in every graph. BERT-base with 19 buckets took 15 MB.
+constexpr uint64_t kCopyStreamBytes = 4 << 20, kBranchBytes = 1 << 20;
 
 // The overhead was measured on the H200 (132 multiprocessors); it grows with their number, so the others are estimates.
 struct Card {
@@ -120,8 +122,9 @@ void complete_for_gpu(PlanRequest& request, uint64_t overhead_bytes) {
   ProcessFacts& process = request.process;
   process.overhead_bytes = overhead_bytes;
   process.slack_bytes = kLoadedLaterBytes;
-  process.launch_bytes = [workload = request.workload](const Dims& capacity, size_t nodes) {
-    return kGraphBytesPerNode * nodes * bucket_sizes(workload, capacity.tokens).size();
+  process.launch_bytes = [workload = request.workload](const Dims& capacity, size_t nodes, bool branches) {
+    const uint64_t graph = kGraphBytesPerNode * nodes + (branches ? kBranchBytes : 0);
+    return graph * bucket_sizes(workload, capacity.tokens).size() + (branches ? kCopyStreamBytes : 0);
   };
   process.tolerance_bytes = kGpuGranule;
   process.arena_granule = kGpuGranule;

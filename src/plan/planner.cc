@@ -335,7 +335,7 @@ class Search {
     if (request_.process.launch_bytes) {
       size_t nodes = 0;
       for (const auto& step : {plan.step, plan.scoring, plan.prefix}) nodes += step ? step->graph.nodes().size() : 0;
-      plan.items.push_back({"CUDA graphs", request_.process.launch_bytes(plan.capacity, nodes)});
+      plan.items.push_back({"CUDA graphs", request_.process.launch_bytes(plan.capacity, nodes, !layout.stowed.empty())});
     }
     const uint64_t pinned = layout.outside_bytes + pinned_states_bytes(plan.capacity);
     if (!cpu && pinned > 0) {

@@ -28,8 +28,9 @@ struct ProcessFacts {
   std::function<uint64_t(const Dims& capacity)> buffer_bytes;
   uint64_t host_bytes = 0;       // where the device is not the host: what the process occupies there besides buffers
   uint64_t slack_bytes = 0;      // growth that no table counts
-  // What launching so many nodes for micro-batches of this capacity takes besides; empty: nothing.
-  std::function<uint64_t(const Dims& capacity, size_t nodes)> launch_bytes;
+  // What launching so many nodes for micro-batches of this capacity takes besides; branches: with copies beside them.
+  // Empty: nothing.
+  std::function<uint64_t(const Dims& capacity, size_t nodes, bool branches)> launch_bytes;
   uint64_t tolerance_bytes = 0;  // by which two starts of one program differ: the printed minimum leaves it
   uint64_t arena_granule = 1;    // the device gives memory in multiples of this
   // What the device keeps inside the arena besides tensors; empty: nothing.
