@@ -127,7 +127,8 @@ TEST(GpuProfile, TheHostTakesWhatRecomputedLayersKeep) {
   request.pinned_offload.reset();
   request.pinned_capacity.reset();
   EXPECT_FALSE(make_plan(request).choice.activations_outside);
-  // Where the host has no room for the state, but for this.
+  // Where the host has no room for the state, but for this, and micro-batches are large enough to be worth a stream.
+  request.pinned_capacity = 32 * 512;
   request.host_budget_bytes = uint64_t{500} << 20;
   request.budget_bytes = minimum_budget(request);
   const Plan least = make_plan(request);
