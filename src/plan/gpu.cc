@@ -22,7 +22,7 @@ constexpr int64_t kMostBuckets = 20;
 constexpr uint64_t kLoadedLaterBytes = 8 << 20;
 constexpr uint64_t kGraphBytesPerNode = 4300;
 // More where copies run beside kernels: a second stream, and a branch in every graph. BERT-base with 19 buckets took 15 MB.
-constexpr uint64_t kCopyStreamBytes = 4 << 20, kBranchBytes = 1 << 20;
+constexpr uint64_t kCopyStreamBytes = 8 << 20, kBranchBytes = 1 << 20;
 
 // The overhead was measured on the H200 (132 multiprocessors); it grows with their number, so the others are estimates.
 struct Card {
