@@ -5,19 +5,10 @@
 #include <algorithm>
 
 #include "graph/backward.h"
+#include "graph/graph_test_util.h"
 
 namespace snug {
 namespace {
-
-class Named : public Op {
- public:
-  explicit Named(std::string name) : name_(std::move(name)) {}
-  std::string_view name() const override { return name_; }
-  void run(const Call&) const override {}
-
- private:
-  std::string name_;
-};
 
 // inputs {x, a} -> {y}; backward reads x and dy, writes dx and da.
 class Scale : public Named {

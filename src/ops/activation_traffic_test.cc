@@ -6,19 +6,10 @@
 #include <algorithm>
 
 #include "core/memory.h"
+#include "graph/graph_test_util.h"
 
 namespace snug {
 namespace {
-
-class Named : public Op {
- public:
-  explicit Named(std::string name) : name_(std::move(name)) {}
-  std::string_view name() const override { return name_; }
-  void run(const Call&) const override {}
-
- private:
-  std::string name_;
-};
 
 // Layer i makes value i and statistics from value i - 1; backward reads value i for layer i + 1 and again for layer i.
 Graph layers(int count) {
