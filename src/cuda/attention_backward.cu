@@ -12,6 +12,7 @@
 #include "cuda/attention_backward_keys.cuh"
 #include "cuda/attention_backward_queries.cuh"
 #include "cuda/attention_hopper.cuh"
+#include "ops/linear.h"
 
 namespace snug::cuda {
 namespace {
@@ -37,8 +38,9 @@ bool whole_is_faster(const Dims& dims, int heads, int keys, int multiprocessors)
   return rounds(pairs) * tiles * 5 <= rounds(pairs * tiles) * 7;
 }
 
+// sums: as launch_hopper_backward() has it
 template <class T>
-void launch_backward(const AttentionGradient& op, const Launch& call) {
+void launch_backward(const AttentionGradient& op, float*& sums, const Launch& call) {
   Arguments<T> a = arguments<T>(op.spec, call);
   a.o = static_cast<T*>(call.in[1].data);
   a.lse = call.in[2].f32();
@@ -47,7 +49,7 @@ void launch_backward(const AttentionGradient& op, const Launch& call) {
   a.row_sums = reinterpret_cast<float*>(call.workspace.data());
   if constexpr (!std::is_same_v<T, float>) {
     const Dims& dims = call.batch->dims;
-    if (launch_hopper_backward(a, call)) return;
+    if (launch_hopper_backward(a, sums, call)) return;
     const DeviceLimits limits = device_limits();
     if (limits.capability >= (std::is_same_v<T, __half> ? 75 : 80)) {
       switch (op.spec.head_dim) {
@@ -79,7 +81,14 @@ void launch(const AttentionGradient& op, const Launch& call) {
   const Dims& dims = call.batch->dims;
   if (dims.tokens == 0 || dims.sequences == 0) return;
   SNUG_CHECK(call.workspace.size() >= size_t(dims.tokens * op.spec.heads) * sizeof(float));
-  with_type(call.in[0].dtype, [&]<class T>() { launch_backward<T>(op, call); });
+  const Tensor dbias = call.out.size() > 1 ? call.out[1] : Tensor();
+  float* sums = dbias.f32();
+  with_type(call.in[0].dtype, [&]<class T>() { launch_backward<T>(op, sums, call); });
+  if (sums) {
+    const Tensor in[] = {call.out[0], {}}, out[] = {{}, dbias};
+    launch(LinearEpilogueGradient(Activation::kNone),
+           {.in = in, .out = out, .workspace = call.workspace, .stream = call.stream});
+  }
 }
 
 }  // namespace snug::cuda

@@ -39,6 +39,7 @@ struct Arguments {
   const T* d_o;      // [tokens, heads * head_dim], backward only
   T* dqkv;           // [tokens, 3 * heads * head_dim], backward only
   float* row_sums;   // [tokens, heads]: o · do, backward only
+  float* pieces;     // [pieces, 3 * heads * head_dim]: parts of dqkv's sums over rows; null where not wanted
   const int32_t* starts;
   const uint64_t* samples;  // null when dropout is off
   const StepState* state;

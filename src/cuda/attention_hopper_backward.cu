@@ -8,6 +8,7 @@
 // head: each takes every second tile of queries, and at the end of a tile of keys one adds up dk and the other dv.
 
 #include "cuda/attention_hopper.cuh"
+#include "cuda/column_sums.cuh"
 
 namespace snug::cuda::attention_kernels {
 namespace {
@@ -30,6 +31,13 @@ constexpr uint32_t kScoresAt = kStagesAt + 4 * kQueryTile;         // ds[keys, q
 constexpr uint32_t kBitsAt = kScoresAt + kKeyTile;                 // masks, a word per thread: which elements are kept
 constexpr uint32_t kRowsAt = kBitsAt + kMasks * kMathThreads * 4;  // lse and delta of the queries, then sums of dq
 
+// Sums over rows of what a warp has written of dq, or of dk and dv.
+struct ColumnSums {
+  float keys[kMathThreads / kWarp][2][kHopperDim];
+  float queries[kGroupThreads / kWarp][kHopperDim];
+};
+constexpr size_t kStaticBytes = sizeof(ColumnSums) + 256;  // with barriers
+
 // queries: those of a block, whole tiles
 size_t shared_bytes_of(int queries) {
   return kTileAlign + kRowsAt + size_t(queries) * (2 + kHopperDim) * sizeof(float);
@@ -43,6 +51,22 @@ struct Barriers {
   uint64_t mask_full[kMasks], mask_empty[kMasks];  // a mask
   uint64_t other_left, share_full;                 // of a cluster: its other block left its keys; its share is here
 };
+
+__device__ __forceinline__ ColumnSums& column_sums() {
+  __shared__ ColumnSums sums;
+  return sums;
+}
+
+// sums[64] += the sums over rows of a warp's part of an accumulator.
+__device__ __forceinline__ void add_rows(const Accumulator& rows, float* sums) {
+  float columns[16];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) columns[i] = rows[i / 2][i % 2] + rows[i / 2][2 + i % 2];
+  add_over_rows(columns);
+  const int lane = int(threadIdx.x) % kWarp;
+  float2& own = *reinterpret_cast<float2*>(sums + lane / 4 * 8 + lane % 4 * 2);
+  own.x += columns[0], own.y += columns[1];
+}
 
 // What the warpgroups of a block agree on.
 template <class T, int kCluster>
@@ -205,6 +229,7 @@ struct Helper {
         store_quad_row(walk.dq() + int64_t(query) * walk.stride, sum, half, walk.a.scale * keep_scale,
                        query < walk.place.length);
       }
+      if (walk.a.pieces) add_rows(sum, column_sums().queries[thread / kWarp]);
     }
   }
 
@@ -410,6 +435,10 @@ struct Math {
         if (own_dk) store_quad_row(to, dk, half, a.scale * keep_scale, key < walk.place.length);
         if (own_dv) store_quad_row(to + walk.hidden, dv, half, keep_scale, key < walk.place.length);
       }
+      if (a.pieces) {
+        if (own_dk) add_rows(dk, column_sums().keys[warp][0]);
+        if (own_dv) add_rows(dv, column_sums().keys[warp][1]);
+      }
     }
   }
 
@@ -446,6 +475,25 @@ struct Math {
   }
 };
 
+// The block's piece of the sums of its head's columns, when all who add to them have come.
+template <class T>
+__device__ __forceinline__ void write_sums(const Arguments<T>& a, const Place& place, float keep_scale) {
+  const ColumnSums& sums = column_sums();
+  const int part = int(threadIdx.x) / kHopperDim, column = int(threadIdx.x) % kHopperDim;  // dq, dk, dv
+  if (part > 2) return;
+  float total = 0.0f;
+  if (part == 0) {
+#pragma unroll
+    for (const auto& of_warp : sums.queries) total += of_warp[column];
+  } else {
+#pragma unroll
+    for (const auto& of_warp : sums.keys) total += of_warp[part - 1][column];
+  }
+  const int hidden = a.heads * kHopperDim;
+  a.pieces[int64_t(blockIdx.x) * 3 * hidden + part * hidden + place.head * kHopperDim + column] =
+      total * (part < 2 ? a.scale * keep_scale : keep_scale);
+}
+
 #endif  // SNUG_HOPPER
 
 template <class T, int kCluster, bool kDropout>
@@ -453,13 +501,21 @@ __global__ void __launch_bounds__(threads_of(kDropout), 1)
     hopper_backward_kernel(const __grid_constant__ Arguments<T> a) {
 #if SNUG_HOPPER
   __shared__ Barriers barriers;
+  static_assert(sizeof(Barriers) + sizeof(ColumnSums) <= kStaticBytes);
   extern __shared__ unsigned char shared_bytes[];
   const int hidden = a.heads * kHopperDim;
   const Place place = place_of(a);  // its tile is the block's rank
   const auto zero_rest = [&] {
     zero_padding(reinterpret_cast<uint4*>(a.dqkv), 3 * hidden / 8, a.state->tokens, a.tokens);
   };
-  if (place.length == 0) return zero_rest();
+  for (int i = int(threadIdx.x); i < int(sizeof(ColumnSums) / sizeof(float)); i += threads_of(kDropout)) {
+    reinterpret_cast<float*>(&column_sums())[i] = 0.0f;
+  }
+  if (place.length == 0) {
+    __syncthreads();
+    if (a.pieces) write_sums(a, place, 1.0f);
+    return zero_rest();
+  }
   const uint32_t first_byte = shared_address(shared_bytes);
   const uint32_t base = (first_byte + kTileAlign - 1) / kTileAlign * kTileAlign;
   const int all_tiles = (place.length + kQueries - 1) / kQueries;
@@ -526,6 +582,10 @@ __global__ void __launch_bounds__(threads_of(kDropout), 1)
     const Drawer<T, kCluster> drawer = {walk};
     drawer.run();
   }
+  if (a.pieces && group < 3) {
+    leave_keys();
+    write_sums(a, place, keep_scale);
+  }
   zero_rest();
 #endif
 }
@@ -536,15 +596,17 @@ auto kernel_of(bool dropout) {
 }
 
 template <class T, int kCluster>
-void start_hopper(Arguments<T> a, const Launch& call) {
+void start_hopper(Arguments<T> a, float*& sums, const Launch& call) {
   const Dims& dims = call.batch->dims;
+  const int64_t blocks = kCluster * dims.sequences;  // of a head, one piece of the sums each
+  if (sums && blocks <= kColumnSumPieces) a.pieces = reinterpret_cast<float*>(call.workspace.data());
   a.tiles = kCluster;
   a.longest = tiles_of(dims.longest, kQueries * kCluster) * kQueries;
   auto* const kernel = kernel_of<T, kCluster>(a.mask.on());
   const size_t bytes = shared_bytes_of(a.longest);
   SNUG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)));
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(unsigned(kCluster * dims.sequences), unsigned(a.heads));
+  config.gridDim = dim3(unsigned(blocks), unsigned(a.heads));
   config.blockDim = dim3(unsigned(threads_of(a.mask.on())));
   config.dynamicSmemBytes = bytes;
   config.stream = call.stream;
@@ -554,19 +616,23 @@ void start_hopper(Arguments<T> a, const Launch& call) {
   config.attrs = &cluster;
   config.numAttrs = 1;
   SNUG_CUDA(cudaLaunchKernelEx(&config, kernel, a));
+  if (a.pieces) {
+    add_pieces(a.pieces, blocks, 1, 3 * a.heads * kHopperDim, {{sums}}, call.stream);
+    sums = nullptr;
+  }
 }
 
 }  // namespace
 
 template <class T>
-bool launch_hopper_backward(Arguments<T> a, const Launch& call) {
+bool launch_hopper_backward(const Arguments<T>& a, float*& sums, const Launch& call) {
   const Dims& dims = call.batch->dims;
   if (a.head_dim != kHopperDim || dims.longest <= kKeys) return false;
   if (!has_hopper_body(kernel_of<T, 1>(a.mask.on()))) return false;
   const DeviceLimits limits = device_limits();
   const auto fits = [&](int cluster) {
     const int queries = tiles_of(dims.longest, kQueries * cluster) * kQueries;
-    return shared_bytes_of(queries) + 256 <= limits.shared_bytes;
+    return shared_bytes_of(queries) + kStaticBytes <= limits.shared_bytes;
   };
   // Rounds of blocks over the multiprocessors, in units of one head; sharing a head costs about a tenth.
   const auto rounds = [&](int64_t cluster) {
@@ -576,16 +642,16 @@ bool launch_hopper_backward(Arguments<T> a, const Launch& call) {
   // With few blocks, kernels that make one of every tile of keys are faster.
   const bool enough = 3 * 2 * dims.sequences * a.heads >= limits.multiprocessors;
   if (fits(1) && rounds(1) <= 1.1 * rounds(2)) {
-    start_hopper<T, 1>(a, call);
+    start_hopper<T, 1>(a, sums, call);
   } else if (fits(2) && enough) {
-    start_hopper<T, 2>(a, call);
+    start_hopper<T, 2>(a, sums, call);
   } else {
     return false;
   }
   return true;
 }
 
-template bool launch_hopper_backward(Arguments<__half>, const Launch&);
-template bool launch_hopper_backward(Arguments<__nv_bfloat16>, const Launch&);
+template bool launch_hopper_backward(const Arguments<__half>&, float*&, const Launch&);
+template bool launch_hopper_backward(const Arguments<__nv_bfloat16>&, float*&, const Launch&);
 
 }  // namespace snug::cuda::attention_kernels

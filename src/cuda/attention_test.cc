@@ -15,6 +15,7 @@
 #include "cuda/check.h"
 #include "cuda/kernels.h"
 #include "ops/attention.h"
+#include "ops/cuda_workspace.h"
 #include "ops/dropout_mask.h"
 
 namespace snug {
@@ -88,6 +89,8 @@ struct Case {
   int more_tokens = 37, more_sequences = 2, more_longest = 0;  // of the bucket
 };
 
+constexpr float kSumsBefore = 1.5f;  // dqkv's sums over rows are added to this
+
 // A case's tensors on both sides.
 class CaseTensors {
  public:
@@ -101,10 +104,12 @@ class CaseTensors {
         lse_(rows_ * size_t(c.spec.heads) * 4),
         d_o_(bytes(rows_ * hidden_)),
         dqkv_(bytes(rows_ * 3 * hidden_)),
+        sums_(3 * hidden_ * sizeof(float)),
         starts_((c.lengths.size() + size_t(c.more_sequences) + 1) * 4),
         samples_((c.lengths.size() + size_t(c.more_sequences)) * 8),
         state_(sizeof(StepState)),
-        workspace_(rows_ * size_t(c.spec.heads) * sizeof(float)) {
+        workspace_bytes_(std::max(rows_ * size_t(c.spec.heads) * sizeof(float), column_sum_bytes(int64_t(3 * hidden_), 1))),
+        workspace_(workspace_bytes_) {
     std::mt19937_64 random(seed);
     qkv_values_ = random_values(real_ * 3 * hidden_, c.dtype, random);
     d_o_values_ = random_values(real_ * hidden_, c.dtype, random);
@@ -139,18 +144,19 @@ class CaseTensors {
   }
   void backward() {
     const Tensor in[] = {tensor(qkv_, 3 * hidden_), tensor(o_, hidden_), lse_tensor(), tensor(d_o_, hidden_)};
-    const Tensor out[] = {tensor(dqkv_, 3 * hidden_)};
+    const Tensor out[] = {tensor(dqkv_, 3 * hidden_), {sums_.data(), DType::kF32, 1, int64_t(3 * hidden_)}};
+    sums_.write(std::vector<float>(3 * hidden_, kSumsBefore));
     cuda::launch(AttentionGradient(c_.spec), launch(in, out));
   }
   void poison_outputs() {
     for (DeviceBuffer* buffer : {&o_, &lse_, &dqkv_, &workspace_}) buffer->poison();
   }
   struct Results {
-    std::vector<std::byte> o, lse, dqkv;
+    std::vector<std::byte> o, lse, dqkv, sums;
     bool operator==(const Results&) const = default;
   };
   Results results() const {
-    return {o_.read<std::byte>(), lse_.read<std::byte>(), dqkv_.read<std::byte>()};
+    return {o_.read<std::byte>(), lse_.read<std::byte>(), dqkv_.read<std::byte>(), sums_.read<std::byte>()};
   }
 
   // The CPU's o and lse, and the gradient from the device's o and lse.
@@ -189,7 +195,7 @@ class CaseTensors {
   cuda::Launch launch(std::span<const Tensor> in, std::span<const Tensor> out) {
     return {.in = in,
             .out = out,
-            .workspace = {static_cast<std::byte*>(workspace_.data()), rows_ * size_t(c_.spec.heads) * sizeof(float)},
+            .workspace = {static_cast<std::byte*>(workspace_.data()), workspace_bytes_},
             .batch = &device_,
             .state = static_cast<const StepState*>(state_.data()),
             .step = &step_};
@@ -204,7 +210,9 @@ class CaseTensors {
 
   Case c_;
   size_t real_, rows_, hidden_;
-  DeviceBuffer qkv_, o_, lse_, d_o_, dqkv_, starts_, samples_, state_, workspace_;
+  DeviceBuffer qkv_, o_, lse_, d_o_, dqkv_, sums_, starts_, samples_, state_;
+  size_t workspace_bytes_;
+  DeviceBuffer workspace_;
   std::vector<float> qkv_values_, d_o_values_;
   std::vector<int32_t> host_starts_;
   std::vector<uint64_t> host_samples_;
@@ -250,6 +258,16 @@ double largest_of(const std::vector<float>& values) {
   return most;
 }
 
+// Sums over rows. Errors of elements do not know of each other, so that a column's error is a few eps of its norm (or of a
+// floor: dk's sums cancel).
+void expect_sums(const std::vector<float>& got, const std::vector<float>& dqkv, size_t cols, double eps, double floor_norm) {
+  for (size_t column = 0; column < cols; ++column) {
+    double sum = kSumsBefore, norm = 0.0;
+    for (size_t i = column; i < dqkv.size(); i += cols) sum += dqkv[i], norm += double(dqkv[i]) * dqkv[i];
+    ASSERT_NEAR(got[column], sum, 8.0 * eps * std::max(std::sqrt(norm), floor_norm) + 1e-6) << "sum of column " << column;
+  }
+}
+
 void check_case(const Case& c, uint64_t seed) {
   testing::Message name;
   name << dtype_name(c.dtype) << ", heads " << c.spec.heads << ", head_dim " << c.spec.head_dim << ", causal "
@@ -281,6 +299,7 @@ void check_case(const Case& c, uint64_t seed) {
     expect_near(parts[part], dqkv, expected.dqkv, rows, 3 * hidden, part * hidden, hidden, eps, floor_norm,
                 floor_largest);
   }
+  expect_sums(to_floats(first.sums, DType::kF32), expected.dqkv, 3 * hidden, eps, floor_norm / std::sqrt(double(hidden)));
 }
 
 class CudaAttention : public testing::Test {

@@ -269,7 +269,7 @@ struct Math {
 #pragma unroll
     for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
       const int column = spot.column + chunk * kChunk;
-      float sums[kChunk / 8][2] = {};
+      float sums[kChunk / 4] = {};
 #pragma unroll
       for (int rows = 0; rows < Tile::kRowBlocks; ++rows) {
         const uint32_t tile = staging + (rows * Tile::kChunks + chunk) * kWarpTile;
@@ -283,8 +283,8 @@ struct Math {
             const float* const products = acc[rows][chunk * (kChunk / 8) + b] + half;
             const float2 x = unpacked<T>(words[i]);
             const float first = products[0] * slope<kActivation>(x.x), second = products[1] * slope<kActivation>(x.y);
-            sums[b][0] += first;
-            sums[b][1] += second;
+            sums[2 * b] += first;
+            sums[2 * b + 1] += second;
             words[i] = packed<T>(first, second);
           }
           store_matrices(quarters.at(tile, 0, pair), words[0], words[1], words[2], words[3]);
@@ -298,25 +298,12 @@ struct Math {
     }
     if (lane == 0) end_copies_out();
   }
-  // Over the eight lanes that share columns: in each step a lane gives half of what it has away, so that in the end lane
-  // 4g + t has its two columns of block g.
-  __device__ __forceinline__ void write_sums(float (&sums)[kChunk / 8][2], const Spot& spot, int column) const {
-#pragma unroll
-    for (int half = kChunk / 16; half > 0; half /= 2) {
-      const bool upper = lane / 4 & half;
-#pragma unroll
-      for (int b = 0; b < half; ++b) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float keep = upper ? sums[half + b][i] : sums[b][i], give = upper ? sums[b][i] : sums[half + b][i];
-          sums[b][i] = keep + __shfl_xor_sync(0xffffffffu, give, half * 4);
-        }
-      }
-    }
+  __device__ __forceinline__ void write_sums(float (&sums)[kChunk / 4], const Spot& spot, int column) const {
+    add_over_rows(sums);
     const int own = column + lane * 2;
     if (spot.row >= a.rows || own >= a.cols) return;
     const int piece = spot.row / Tile::kRows * kGroupWarps + warp;
-    *reinterpret_cast<float2*>(a.sums + int64_t(piece) * a.cols + own) = {sums[0][0], sums[0][1]};
+    *reinterpret_cast<float2*>(a.sums + int64_t(piece) * a.cols + own) = {sums[0], sums[1]};
   }
 
   // The first row of this warp's in a block of 64.

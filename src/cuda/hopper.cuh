@@ -124,6 +124,21 @@ __device__ __forceinline__ void pin(uint32_t (&words)[8][2]) {
   for (auto& pair : words) asm volatile("" : "+r"(pair[0]), "+r"(pair[1])::"memory");
 }
 
+// Of the columns of a warp's rows: a lane gives its two columns of eight blocks, each added up over its own rows, and gets in
+// the first two elements, if it is lane 4g + t, the sums over all rows of its columns of block g. Lanes that have the
+// same columns give each other half of what is left of them and add what they keep.
+template <int kLeft = 8>
+__device__ __forceinline__ void add_over_rows(float (&columns)[16]) {
+  constexpr int kDistance = 2 * kLeft;
+  const bool upper = int(threadIdx.x) & kDistance;
+#pragma unroll
+  for (int i = 0; i < kLeft; ++i) {
+    const float given = upper ? columns[i] : columns[kLeft + i];
+    columns[i] = (upper ? columns[kLeft + i] : columns[i]) + __shfl_xor_sync(0xffffffffu, given, kDistance);
+  }
+  if constexpr (kLeft > 2) add_over_rows<kLeft / 2>(columns);
+}
+
 // What this thread wrote to shared memory is seen by products that start behind the next barrier.
 __device__ __forceinline__ void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -318,6 +318,8 @@ HWY_AFTER_NAMESPACE();
 #include <atomic>
 
 #include "core/error.h"
+#include "ops/cuda_workspace.h"
+#include "ops/linear.h"
 
 namespace snug {
 namespace {
@@ -410,7 +412,8 @@ size_t backward_floats(const AttentionSpec& spec, int64_t longest) {
 
 size_t AttentionGradient::workspace_bytes(const Sizing& sizing) const {
   if (sizing.device.kind == DeviceKind::kCuda) {
-    return size_t(sizing.dims.tokens * spec.heads) * sizeof(float);  // one sum a query and head: o · do
+    // One sum a query and head, o · do; then sums over rows.
+    return std::max(size_t(sizing.dims.tokens * spec.heads) * sizeof(float), column_sum_bytes(sizing.in[0].cols, 1));
   }
   return backward_floats(spec, sizing.dims.longest) * sizeof(float) * size_t(sizing.device.threads);
 }
@@ -426,6 +429,10 @@ void AttentionGradient::run(const Call& call) const {
              [&](const AttentionItem& item, float* own) {
                HWY_DYNAMIC_DISPATCH(AttentionBackward)(a, item, own);
              });
+  if (call.out.size() > 1 && call.out[1]) {
+    const Tensor in[] = {call.out[0], {}};
+    LinearEpilogueGradient(Activation::kNone).run({.in = in, .out = call.out, .workspace = {}});
+  }
 }
 
 size_t Attention::workspace_bytes(const Sizing& sizing) const {

@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <map>
 
+#include "ops/attention.h"
 #include "ops/linear.h"
 #include "ops/residual_norm.h"
 
 namespace snug {
 
 void fuse_bias_gradients(Graph& graph) {
-  std::map<ValueId, size_t> written_by;  // dx of a norm -> its node, while nobody has changed it since
+  struct Maker {
+    size_t node, slot;  // of the output that takes the sums
+  };
+  std::map<ValueId, Maker> written_by;  // a gradient whose maker can add it up, while nobody has changed it since
   std::vector<bool> dropped(graph.nodes().size(), false);
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     Node& node = graph.node(n);
@@ -17,9 +21,10 @@ void fuse_bias_gradients(Graph& graph) {
     if (epilogue != nullptr && epilogue->activation == Activation::kNone) {
       const auto found = written_by.find(node.inputs[0]);
       if (found != written_by.end()) {
-        Node& norm = graph.node(found->second);
-        norm.outputs.resize(5, kNoValue);
-        norm.outputs[4] = node.outputs[1];
+        const auto [maker, slot] = found->second;
+        std::vector<ValueId>& outputs = graph.node(maker).outputs;
+        outputs.resize(slot + 1, kNoValue);
+        outputs[slot] = node.outputs[1];
         dropped[n] = true;
         written_by.erase(found);
         continue;
@@ -27,7 +32,8 @@ void fuse_bias_gradients(Graph& graph) {
     }
     for (ValueId out : node.outputs) written_by.erase(out);
     const auto* norm = dynamic_cast<const NormGradient*>(node.op.get());
-    if (norm != nullptr && !norm->spec.add_x && node.outputs[1] != kNoValue) written_by[node.outputs[1]] = n;
+    if (norm != nullptr && !norm->spec.add_x && node.outputs[1] != kNoValue) written_by[node.outputs[1]] = {n, 4};
+    if (dynamic_cast<const AttentionGradient*>(node.op.get()) != nullptr) written_by[node.outputs[0]] = {n, 1};
   }
   graph.drop_nodes(dropped);
 }

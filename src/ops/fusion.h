@@ -5,8 +5,8 @@
 
 namespace snug {
 
-// The gradient of a bias is the sum over rows of a gradient that a norm's backward has just computed: the norm adds it up
-// on the way, and the pass that would read it again goes.
+// The gradient of a bias is the sum over rows of a gradient that the backward of a norm or of attention has just computed:
+// that one adds it up on the way, and the pass that would read it again goes.
 void fuse_bias_gradients(Graph& graph);
 
 // A layer's gradient for its input, then the gradient of GELU that made this input: one operator, since products on a

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "graph/backward.h"
+#include "ops/attention.h"
 #include "ops/linear.h"
 #include "ops/residual_norm.h"
 
@@ -49,6 +50,27 @@ TEST(FuseBiasGradients, TheNormTakesTheSumOver) {
     if (node.op->name() != "norm_gradient") continue;
     ASSERT_EQ(node.outputs.size(), 5u);
     EXPECT_EQ(node.outputs[4], db);
+  }
+}
+
+TEST(FuseBiasGradients, AttentionTakesTheSumOver) {
+  Graph graph;
+  const auto tokens = [](int64_t cols) { return TensorDesc{.rows_are = Rows::kTokens, .cols = cols}; };
+  const ValueId w = graph.add_parameter("w", {.rows = 24, .cols = 8}, 0, true);
+  const ValueId b = graph.add_parameter("b", {.rows = 1, .cols = 24}, 1, true);
+  graph.begin_segment("layer");
+  const ValueId x = graph.add_value("x", tokens(8)), qkv = graph.add_value("qkv", tokens(24));
+  const ValueId o = graph.add_value("o", tokens(8)), lse = graph.add_value("lse", tokens(2)), d_o = graph.add_value("do", tokens(8));
+  graph.add_node(linear({}), {x, w, b}, {qkv});
+  graph.add_node(attention({.heads = 2, .head_dim = 4}), {qkv}, {o, lse});
+  graph.seed_gradient(o, d_o);
+  append_backward(graph, {});
+  ASSERT_EQ(count(graph, "linear_epilogue_gradient"), 1);
+  fuse_bias_gradients(graph);
+  EXPECT_EQ(count(graph, "linear_epilogue_gradient"), 0);
+  for (const Node& node : graph.nodes()) {
+    if (node.op->name() != "attention_gradient") continue;
+    EXPECT_EQ(node.outputs.size(), 2u);
   }
 }
 
