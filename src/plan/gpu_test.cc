@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "model/config.h"
+#include "plan/plan_test_util.h"
 
 namespace snug {
 namespace {
@@ -46,11 +47,8 @@ TEST(DeviceTables, PartsDoNotOverlap) {
 TEST(GpuProfile, PlansWithoutTheCard) {
   const auto model = bert(30522, 768);
   const GpuProfile card = find_gpu_profile("rtx3070");
-  PlanRequest request;
-  request.model = model.get();
+  PlanRequest request = test_request(*model, {.batch_size = 32, .longest = 128, .step_tokens = 32 * 128});
   request.graph.compute = DType::kBF16;
-  request.workload = {.batch_size = 32, .longest = 128, .step_tokens = 32 * 128};
-  request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
   request.budget_bytes = card.memory_bytes;
   request.pinned_offload = Offload::kNone;
   complete_for_gpu(request, card.overhead_bytes);
@@ -77,11 +75,8 @@ TEST(GpuProfile, PlansWithoutTheCard) {
 TEST(GpuProfile, TheHostTakesWhatTheUpdateAloneNeeds) {
   const auto model = bert(30522, 768);
   const auto parameters = uint64_t(parameter_count(model->parameters()));
-  PlanRequest request;
-  request.model = model.get();
+  PlanRequest request = test_request(*model, {.batch_size = 32, .longest = 128, .step_tokens = 32 * 128});
   request.graph.compute = DType::kBF16;
-  request.workload = {.batch_size = 32, .longest = 128, .step_tokens = 32 * 128};
-  request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
   request.budget_bytes = uint64_t{600} << 20;
   complete_for_gpu(request, 0);
   const Plan plan = make_plan(request);
@@ -101,11 +96,8 @@ TEST(GpuProfile, TheHostTakesWhatTheUpdateAloneNeeds) {
 // A layer that is recomputed whole keeps one value a token and feature: two layers' worth and what is on its way stays.
 TEST(GpuProfile, TheHostTakesWhatRecomputedLayersKeep) {
   const auto model = bert(30522, 768);
-  PlanRequest request;
-  request.model = model.get();
+  PlanRequest request = test_request(*model, {.batch_size = 32, .longest = 512, .step_tokens = 32 * 512, .mean_length = 512});
   request.graph.compute = DType::kBF16;
-  request.workload = {.batch_size = 32, .longest = 512, .step_tokens = 32 * 512, .mean_length = 512};
-  request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
   request.budget_bytes = uint64_t{40} << 30;
   complete_for_gpu(request, 0);
   request.pinned_offload = Offload::kNone;
@@ -142,11 +134,8 @@ TEST(GpuProfile, TheHostTakesWhatRecomputedLayersKeep) {
 // Texts of 512 tokens: room for 900 holds one, so layers are rather recomputed until two fit.
 TEST(GpuProfile, CountsWholeTextsInAMicroBatch) {
   const auto model = bert(1000, 256);
-  PlanRequest request;
-  request.model = model.get();
+  PlanRequest request = test_request(*model, {.batch_size = 32, .longest = 512, .step_tokens = 32 * 512, .mean_length = 512});
   request.graph.compute = DType::kBF16;
-  request.workload = {.batch_size = 32, .longest = 512, .step_tokens = 32 * 512, .mean_length = 512};
-  request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
   complete_for_gpu(request, 0);
   request.budget_bytes = uint64_t{1} << 40;
   request.pinned_capacity = 900;
@@ -171,13 +160,7 @@ TEST(LanguageModels, LogitsShrinkWithTheBudget) {
   config.intermediate_size = 256;
   config.max_position_embeddings = 256;
   const auto model = make_model(config, Head::kCausalLm);
-  PlanRequest request;
-  request.model = model.get();
-  request.workload = {.batch_size = 8, .longest = 256, .step_tokens = 8 * 256, .mean_length = 256};
-  request.workload.target_rule = TargetRule::kEveryToken;
-  request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
-  request.budget_bytes = uint64_t{1} << 40;
-  request.device = {.threads = 2};
+  PlanRequest request = test_request(*model, {.batch_size = 8, .longest = 256, .step_tokens = 8 * 256, .mean_length = 256});
   const Plan roomy = make_plan(request);
   EXPECT_EQ(roomy.choice.head_chunk, 8 * 256);
   EXPECT_EQ(roomy.capacity.targets, 8 * 256);

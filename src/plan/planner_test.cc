@@ -8,6 +8,7 @@
 #include <random>
 
 #include "plan/gpu.h"
+#include "plan/plan_test_util.h"
 
 namespace snug {
 namespace {
@@ -32,15 +33,9 @@ std::unique_ptr<Model> small_model(const Setting& setting, const std::vector<std
 }
 
 PlanRequest request_for(const Model& model, const Setting& setting) {
-  PlanRequest request;
-  request.model = &model;
-  request.workload = {.batch_size = 24, .longest = 256, .step_tokens = 24 * 256, .mean_length = setting.mean_length};
-  request.workload.label_words = label_words(model.config(), setting.head);
-  const bool has_targets = setting.head == Head::kCausalLm || setting.head == Head::kTagger;
-  if (has_targets) request.workload.target_rule = TargetRule::kEveryToken;
+  PlanRequest request =
+      test_request(model, {.batch_size = 24, .longest = 256, .step_tokens = 24 * 256, .mean_length = setting.mean_length});
   request.process.buffer_bytes = [](const Dims& dims) { return uint64_t(dims.tokens) * 64; };
-  request.budget_bytes = uint64_t{1} << 40;
-  request.device = {.threads = 2};
   if (setting.device == DeviceKind::kCuda) {
     request.graph.compute = DType::kBF16;
     complete_for_gpu(request, 100 << 20);

@@ -18,7 +18,7 @@
 #include "model/safetensors.h"
 #include "model/weight_files.h"
 #include "model/weights.h"
-#include "plan/planner.h"
+#include "plan/plan_test_util.h"
 #include "runtime/cpu_engine.h"
 
 namespace snug {
@@ -30,15 +30,9 @@ namespace fs = std::filesystem;
 struct Loaded {
   Loaded(const fs::path& folder, const GraphOptions& graph, int64_t texts, int64_t capacity)
       : model(make_model(parse_config(read_small_file(folder / "config.json"), "config.json"), Head::kCausalLm)) {
-    PlanRequest request;
-    request.model = model.get();
+    PlanRequest request = test_request(*model, {.batch_size = texts, .longest = model->max_length(), .step_tokens = capacity});
     request.graph = graph;
-    const bool generates = graph.purpose == Purpose::kGeneration;
-    request.workload = {.batch_size = texts, .longest = model->max_length(), .step_tokens = capacity};
-    request.workload.target_rule = generates ? TargetRule::kLastToken : TargetRule::kEveryToken;
-    request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
-    request.budget_bytes = uint64_t{1} << 30;
-    request.device = {.kind = DeviceKind::kCpu, .threads = 2};
+    if (graph.purpose == Purpose::kGeneration) request.workload.target_rule = TargetRule::kLastToken;
     request.pinned_capacity = capacity;
     plan = make_plan(request);
     engine = std::make_unique<CpuEngine>(*model, plan, 1);

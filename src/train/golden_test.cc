@@ -15,7 +15,7 @@
 #include "model/safetensors.h"
 #include "model/weight_files.h"
 #include "model/weights.h"
-#include "plan/planner.h"
+#include "plan/plan_test_util.h"
 #include "runtime/cpu_engine.h"
 
 namespace snug {
@@ -117,16 +117,8 @@ class GoldenSteps : public testing::TestWithParam<Case> {
     return make_engine(purpose, GetParam().capacity, plan);
   }
   std::unique_ptr<Engine> make_engine(Purpose purpose, int64_t capacity, Plan& plan) const {
-    PlanRequest request;
-    request.model = model_.get();
+    PlanRequest request = test_request(*model_, {.batch_size = 7, .longest = 40, .step_tokens = 106}, loss_);
     request.graph.purpose = purpose;
-    request.graph.loss = loss_;
-    request.workload = {.batch_size = 7, .longest = 40, .step_tokens = 106};
-    request.workload.label_words = label_words(model_->config(), model_->head(), loss_);
-    if (has_targets()) request.workload.target_rule = TargetRule::kEveryToken;
-    request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
-    request.budget_bytes = uint64_t{1} << 30;
-    request.device = {.kind = DeviceKind::kCpu, .threads = 2};
     request.pinned_capacity = capacity;
     request.pinned_choice = {.recompute = purpose == Purpose::kTraining ? GetParam().recompute : Recomputation(),
                              .head_chunk = GetParam().head_chunk};

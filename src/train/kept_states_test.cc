@@ -14,6 +14,7 @@
 #include "model/config.h"
 #include "model/weight_files.h"
 #include "model/weights.h"
+#include "plan/plan_test_util.h"
 #include "runtime/cpu_engine.h"
 
 namespace snug {
@@ -55,15 +56,7 @@ class KeptLayers : public testing::TestWithParam<Case> {
   };
   // Layers 0: through all of them.
   Result run(int layers) const {
-    PlanRequest request;
-    request.model = model_.get();
-    request.workload = {.batch_size = 7, .longest = 40, .step_tokens = 106};
-    request.workload.label_words = label_words(config_, GetParam().head);
-    const bool has_targets = batch_.dims().targets > 0;
-    if (has_targets) request.workload.target_rule = TargetRule::kEveryToken;
-    request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
-    request.budget_bytes = uint64_t{1} << 30;
-    request.device = {.kind = DeviceKind::kCpu, .threads = 2};
+    PlanRequest request = test_request(*model_, {.batch_size = 7, .longest = 40, .step_tokens = 106});
     request.graph.kept_layers = layers;
     request.pinned_choice = {.recompute = GetParam().recompute, .head_chunk = GetParam().head == Head::kCausalLm ? 16 : 0};
     const Plan plan = make_plan(request);
@@ -85,7 +78,7 @@ class KeptLayers : public testing::TestWithParam<Case> {
       EXPECT_EQ(states.size(), kept_states(*model_, request.graph).bytes(view.dims));
     }
     poison();
-    engine.begin(double(has_targets ? view.dims.targets : view.dims.sequences));
+    engine.begin(double(request.workload.target_rule != TargetRule::kNone ? view.dims.targets : view.dims.sequences));
     if (layers > 0) std::ranges::copy(states, engine.given_states(view.dims).begin());
     engine.accumulate(view);
     Result result;

@@ -14,7 +14,7 @@
 #include "model/weight_files.h"
 #include "model/weights.h"
 #include "ops/activation_traffic.h"
-#include "plan/planner.h"
+#include "plan/plan_test_util.h"
 #include "runtime/cpu_engine.h"
 #include "runtime/executor.h"
 
@@ -71,15 +71,8 @@ class Recomputing : public testing::TestWithParam<Case> {
     return all;
   }
   Plan plan_for(const Recomputation& recompute, bool activations_outside) const {
-    PlanRequest request;
-    request.model = model_.get();
-    request.workload = {.batch_size = 7, .longest = 40, .step_tokens = 106};
-    request.workload.label_words = label_words(model_->config(), model_->head());
-    const bool has_targets = GetParam().head != Head::kClassifier && GetParam().head != Head::kSpans;
-    if (has_targets) request.workload.target_rule = TargetRule::kEveryToken;
-    request.process.buffer_bytes = [](const Dims&) { return uint64_t{0}; };
-    request.budget_bytes = uint64_t{1} << 30;
-    request.device = {.kind = DeviceKind::kCpu, .threads = 2};
+    PlanRequest request = test_request(*model_, {.batch_size = 7, .longest = 40, .step_tokens = 106});
+    const bool has_targets = request.workload.target_rule != TargetRule::kNone;
     request.pinned_choice = {.recompute = recompute, .head_chunk = has_targets ? 16 : 0, .activations_outside = activations_outside};
     return make_plan(request);
   }
