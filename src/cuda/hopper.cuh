@@ -183,15 +183,11 @@ __device__ __forceinline__ void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 // Until the phase of this parity is over.
+#define SNUG_AWAIT(order)                                                               \
+  "{ .reg .pred p; again: mbarrier.try_wait.parity" order ".shared::cta.b64 p, [%0], %1; " \
+  "@!p bra again; }"
 __device__ __forceinline__ void await(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-      "@!p bra again;\n"
-      "}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
+  asm volatile(SNUG_AWAIT("") ::"r"(barrier), "r"(parity) : "memory");
 }
 
 // The same in a cluster of blocks. The address of shared memory of one of them:
@@ -204,15 +200,9 @@ __device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
   const uint32_t there = address_at(barrier, rank);
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
 }
+// For what other blocks wrote before they arrived.
 __device__ __forceinline__ void await_other(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
-      "@!p bra again;\n"
-      "}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
+  asm volatile(SNUG_AWAIT(".acquire.cluster") ::"r"(barrier), "r"(parity) : "memory");
 }
 // Barriers that were just made are seen by all blocks behind the next meeting.
 __device__ __forceinline__ void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
