@@ -13,7 +13,7 @@ fi
 mkdir -p build-cuda
 cublas=$(scripts/find-cublas.sh "$PWD/build-cuda/cublas")
 cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES="$ARCHS" -DSNUG_CUBLAS="$cublas" >/dev/null
-cmake --build --preset cuda --target snug_program cuda_test step_bench pipeline_bench cuda_products_bench
+cmake --build --preset cuda --target snug_program cuda_test gpu_bench
 # What has no archive to link statically goes beside the program.
 mkdir -p build-cuda/lib
 ldd build-cuda/bin/snug | awk '/libsimdjson|libhwy|libgomp|libsentencepiece/ {print $3}' | xargs -r -I{} cp -L {} build-cuda/lib/
