@@ -131,7 +131,8 @@ def kernels():
             with open(file.name) as f:
                 spans = sorted((int(begin), int(length), name) for name, begin, length in (line.rstrip("\n").split("\t") for line in f))
         updates = [i for i, span in enumerate(spans) if "adamw_kernel" in span[2]]
-        check(len(updates) > 2, f"{case}: no whole step in the trace")
+        if len(updates) < 3:
+            raise RuntimeError(f"{case}: no whole step in the trace")
         step = spans[updates[-3] + 1:updates[-2] + 1]
         names = demangled([name for _, _, name in step])
         table, behind = {}, step[0][0]
@@ -145,7 +146,7 @@ def kernels():
         for name, (times, length, gap) in sorted(table.items(), key=lambda row: -row[1][1]):
             if length + gap > 0.001 * (behind - step[0][0]):
                 print(f"| {length / 1e3:.0f} | {times} | {length / times / 1e3:.1f} | {gap / 1e3:.0f} | {name} |", flush=True)
-        record("kernels", case=case, ms=whole, busy_ms=busy, kernels={name: row for name, row in table.items()})
+        record("kernels", case=case, ms=whole, busy_ms=busy, kernels=table)
 
 
 def demangled(names):
@@ -317,6 +318,12 @@ def neighbours():
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def last_step(checkpoints):
+    """Of the checkpoints that are whole; 0 where there is none."""
+    names = os.listdir(checkpoints) if os.path.isdir(checkpoints) else []
+    return max([int(name[5:]) for name in names if name.startswith("step-") and "." not in name], default=0)
+
+
 def faults():
     """A CUDA error in mid-run: the driver loads a library into the process that starts a kernel which traps."""
     folder = tempfile.mkdtemp()
@@ -324,9 +331,8 @@ def faults():
     flags = "--max-steps", "10000000", "--save-steps", "200"
     env = {**os.environ, "CUDA_INJECTION64_PATH": os.path.join(BUILD, "lib/libcuda_fault.so"), "CUDA_FAULT": signal}
     run = subprocess.Popen(small_training(folder, *flags), env=env, stderr=subprocess.PIPE, text=True)
-    saved = lambda: [int(name[5:]) for name in os.listdir(checkpoints) if name.startswith("step-") and "." not in name] if os.path.isdir(checkpoints) else []
     deadline = time.time() + 60
-    while run.poll() is None and time.time() < deadline and not saved():
+    while run.poll() is None and time.time() < deadline and last_step(checkpoints) == 0:
         time.sleep(0.1)
     open(signal, "w").close()
     try:
@@ -334,7 +340,7 @@ def faults():
     except subprocess.TimeoutExpired:
         run.kill()
         _, err = run.communicate()
-    said, step = [line for line in err.splitlines() if line.startswith("error")], max(saved(), default=0)
+    said, step = [line for line in err.splitlines() if line.startswith("error")], last_step(checkpoints)
     print(f"a CUDA error in mid-run: exit code {run.returncode}", *said, sep="\n  ")
     again = subprocess.Popen(small_training(folder, *flags, "--resume-from-checkpoint", "latest"), stderr=subprocess.PIPE, text=True)
     time.sleep(6)

@@ -5,8 +5,7 @@ cd "$(dirname "$0")/.."
 cmake --preset "${PRESET:-release}" >/dev/null
 cmake --build --preset "${PRESET:-release}"
 # Two at a time: threads that spin at barriers would take the processors from each other.
-export OMP_WAIT_POLICY=passive
-ctest --preset "${PRESET:-release}" -j2
+OMP_WAIT_POLICY=passive ctest --preset "${PRESET:-release}" -j2
 # Whole steps once more as on a machine with more processors: workspaces grow with them.
-OMP_NUM_THREADS=5 ctest --preset "${PRESET:-release}" -j2 -R 'Plans/|Generation|KeptLayers|Recomputing'
+OMP_WAIT_POLICY=passive OMP_NUM_THREADS=5 ctest --preset "${PRESET:-release}" -j2 -R 'Plans/|Generation|KeptLayers|Recomputing'
 python3 -m unittest discover -s tests/e2e -p '*_test.py' -v
