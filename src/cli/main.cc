@@ -5,6 +5,8 @@
 #include <new>
 
 #include "cli/commands.h"
+#include "cli/help.h"
+#include "cli/usage_error.h"
 #include "core/error.h"
 #include "core/process_memory.h"
 #include "core/progress.h"
@@ -23,19 +25,22 @@ int report(const Error& error) {
 
 int run(int argc, char** argv) {
   CLI::App app("snug fine-tunes transformers inside a memory budget that you state.", "snug");
-  app.set_version_flag("--version", SNUG_VERSION);
+  app.set_help_flag("-h,--help", "this text");
+  app.set_version_flag("--version", SNUG_VERSION, "which snug this is");
   app.require_subcommand(1);
+  app.formatter(std::make_shared<HelpFormatter>());
   // A flag given twice counts as given last, as in the scripts whose flags people paste.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_training_commands(app);
   add_inference_commands(app);
   add_text_commands(app);
   add_model_commands(app);
-  app.footer("snug COMMAND --help explains the flags of a command.");
+  app.footer("snug COMMAND --help explains the flags of a command; --learning_rate means --learning-rate, as everywhere.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : int(ErrorKind::kUsage);
+    if (error.get_exit_code() == 0) return app.exit(error);  // help and version
+    return report(usage_error(app, error));
   } catch (const Error& error) {
     return report(error);
   } catch (const std::bad_alloc&) {

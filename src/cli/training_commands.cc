@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "cli/size.h"
 #include "core/error.h"
 #include "core/progress.h"
@@ -69,6 +70,9 @@ void add_batch_flags(CLI::App& command, TrainingFlags& flags) {
   command.add_option(spellings("--gradient-accumulation-steps"), flags.accumulation, "multiplies the batch size")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+}
+
+void add_saving_flags(CLI::App& command, TrainOptions& o) {
   command.add_option("--freeze", o.freeze, "not trained: embeddings, layers.0-5, all-but-head, names or patterns, comma-separated")
       ->delimiter(',');
   command.add_option(spellings("--keep-frozen"), o.keep_frozen,
@@ -150,14 +154,22 @@ void add_accepted_flags(CLI::App& command, TrainingFlags& flags) {
 }
 
 void add_all(CLI::App& command, TrainingFlags& flags) {
+  begin_group(command, "Model and data");
   add_model_flag(command, flags.options);
   add_data_flags(command, flags);
+  begin_group(command, "Memory and device");
   add_memory_flags(command, flags.options);
+  begin_group(command, "Spending less; the exact ways among them are planned without being asked for");
+  add_saving_flags(command, flags.options);
+  begin_group(command, "Training");
   add_batch_flags(command, flags);
-  add_distillation_flags(command, flags.options);
   add_optimizer_flags(command, flags.options);
+  begin_group(command, "Learning from another model");
+  add_distillation_flags(command, flags.options);
+  begin_group(command, "Evaluation and checkpoints");
   add_evaluation_flags(command, flags.options);
   add_accepted_flags(command, flags);
+  begin_group(command, "Output");
   command.add_flag("--json", flags.json, "one JSON object on standard output");
 }
 
