@@ -14,8 +14,6 @@ namespace snug::cuda {
 namespace {
 
 constexpr size_t kUpdateSlots = 2;
-// Products are timed on this byte repeated: small numbers in every floating-point type, since zeros run faster than data.
-constexpr int kTimingByte = 0x3c;
 
 float to_float(const std::byte* at, DType dtype) {
   uint16_t half = 0;
@@ -52,19 +50,14 @@ CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, cons
                    .target_ids = table<int32_t>(tables_.target_ids),
                    .by_id = table<int32_t>(tables_.by_id)};
   make_slots();
-  // Zeros where parameters are padded, which nobody writes.
-  SNUG_CUDA(cudaMemsetAsync(arena_.base(), 0, plan.layout.transient.offset, gpu.stream()));
-  SNUG_CUDA(cudaMemsetAsync(arena_.base() + plan.layout.transient.offset, kTimingByte, plan.layout.transient.bytes, gpu.stream()));
+  const auto clear = [&] { SNUG_CUDA(cudaMemsetAsync(arena_.base(), 0, plan.arena_bytes, gpu.stream())); };
+  clear();  // no tokens are there
   capture(step_, *plan.step, plan.step_memory, training);
   if (training) capture(scoring_, *plan.scoring, plan.scoring_memory, false);
   if (plan.prefix) capture(prefix_, *plan.prefix, plan.prefix_memory, false);
   products_.save();
-  // What timing has added up goes: gradients and accumulators begin at zero.
-  if (training) {
-    fill_chunks();
-    SNUG_CUDA(cudaMemsetAsync(arena_.base() + plan.layout.gradients.offset, 0, plan.layout.gradients.bytes, gpu.stream()));
-  }
-  SNUG_CUDA(cudaMemsetAsync(arena_.base() + plan.layout.scalars.offset, 0, plan.layout.scalars.bytes, gpu.stream()));
+  clear();  // what timing has left; zeros where parameters are padded, which nobody writes
+  if (training) fill_chunks();
   SNUG_CUDA(cudaStreamSynchronize(gpu.stream()));
 }
 
@@ -130,7 +123,9 @@ void CudaEngine::capture(Program& program, const StepGraph& graph, const MemoryP
                     .longest = plan_.capacity.longest,
                     .targets = std::min(plan_.capacity.targets, plan_.workload.dims(tokens).targets),
                     .label_words = plan_.capacity.label_words};
+    products_.set_timing({.free_factors = true, .long_runs = tokens == sizes.back()});
     launch_nodes(program, dims, context);  // loads kernels and times products, which a capture cannot
+    products_.set_timing({});
     cudaGraph_t recorded = nullptr;
     SNUG_CUDA(cudaStreamBeginCapture(gpu_.stream(), cudaStreamCaptureModeThreadLocal));
     launch_nodes(program, dims, context);

@@ -83,6 +83,12 @@ class Products {
   // adds them otherwise.
   void run_with_gelu(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
                      cudaStream_t stream, const BehindProduct& behind);
+  // How choices are made from here on. free_factors: the memory of factors holds nothing yet, and gets numbers like real
+  // ones, to be timed on. long_runs: what is chosen will keep the GPU busy for long, so that its power limit counts.
+  struct Timing {
+    bool free_factors = false, long_runs = false;
+  };
+  void set_timing(Timing timing) { timing_ = timing; }
   // Writes new choices to disk.
   void save() const;
 
@@ -105,8 +111,16 @@ class Products {
   Way fastest_way(const ProductShape& fused, Ways there, const ProductTensors& tensors, std::span<std::byte> workspace,
                   cudaStream_t stream, const std::function<void(Way)>& do_it);
   // The fastest of the library's candidates, if it has any.
-  std::optional<Choice> measure(const Descriptors& descriptors, const ProductTensors& tensors,
+  std::optional<Choice> measure(const ProductShape& shape, const Descriptors& descriptors, const ProductTensors& tensors,
                                 std::span<std::byte> workspace, cudaStream_t stream) const;
+  // Which of some ways to do a product is fastest. do_it(i) does it, and says whether that was possible; give_numbers()
+  // came before.
+  struct Fastest {
+    size_t way = 0;
+    float milliseconds = 0;  // 0: none is possible
+  };
+  Fastest fastest_of(size_t ways, const ProductShape& shape, cudaStream_t stream, const std::function<bool(size_t)>& do_it) const;
+  void give_numbers(const ProductShape& shape, const ProductTensors& tensors, cudaStream_t stream) const;
   bool tf32_for(const ProductShape& shape) const { return tf32_ && shape.dtype == DType::kF32; }
   void load();
 
@@ -115,6 +129,7 @@ class Products {
   std::filesystem::path cache_file_;
   std::map<ProductShape, Choice> choices_;
   bool tf32_;
+  Timing timing_;
   bool changed_ = false;
 };
 

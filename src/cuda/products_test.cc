@@ -11,6 +11,7 @@
 
 #include "cuda/cuda_test_util.h"
 #include "cuda/gpu.h"
+#include "cuda/timing_numbers.h"
 #include "ops/cuda_workspace.h"
 
 namespace snug::cuda {
@@ -139,6 +140,54 @@ TEST(CudaProducts, MatchFp64) {
       }
     }
   });
+}
+
+TEST(CudaProducts, TimingNumbersAreSmallInEveryType) {
+  SNUG_NEEDS_GPU();
+  const size_t bytes = 4 * 100'003;
+  DeviceBytes memory(bytes + 4);
+  launch_timing_numbers(memory.data(), bytes, nullptr);
+  std::vector<std::byte> contents = memory.download();
+  EXPECT_TRUE(std::ranges::all_of(std::span(contents).last(4), [](std::byte b) { return b == std::byte(0xff); }));
+  contents.resize(bytes);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const Doubles values = decoded(contents, dtype);
+    double sum = 0.0, sizes = 0.0;
+    for (const double value : values) {
+      ASSERT_GE(std::abs(value), 1.0 / 128.0);
+      ASSERT_LT(std::abs(value), 1.5);
+      sum += value, sizes += std::abs(value);
+    }
+    EXPECT_LT(std::abs(sum), 0.02 * sizes);  // as many of either sign
+  }
+}
+
+// Large enough for its candidates to be run on for longer.
+TEST(CudaProducts, MatchFp64WhenChosenInLongRuns) {
+  SNUG_NEEDS_GPU();
+  const Gpu gpu("cuda");
+  Products products(gpu, {}, false);
+  const DType dtype = gpu.has_bf16() ? DType::kBF16 : DType::kF16;
+  const ProductShape shape{ProductKind::kForward, dtype, 16384, 768, 1024};
+  const DeviceBytes x(size_t(shape.rows * shape.in) * 2), w(size_t(shape.in * shape.out) * 2), y(size_t(shape.rows * shape.out) * 2);
+  const DeviceBytes workspace(kProductWorkspaceBytes);
+  const ProductTensors tensors{x.data(), w.data(), nullptr, y.data()};
+  products.set_timing({.free_factors = true, .long_runs = true});
+  products.run(shape, tensors, {workspace.data<std::byte>(), workspace.size()}, gpu.stream());
+  SNUG_CUDA(cudaStreamSynchronize(gpu.stream()));
+  EXPECT_TRUE(x.guards_intact() && w.guards_intact() && y.guards_intact());
+  const Doubles left = decoded(x.download(), dtype), right = decoded(w.download(), dtype), got = decoded(y.download(), dtype);
+  std::mt19937 random(5);
+  for (int n = 0; n < 200; ++n) {
+    const size_t in = size_t(shape.in), i = random() % size_t(shape.rows), j = random() % size_t(shape.out);
+    double want = 0, sizes = 0;
+    for (size_t k = 0; k < in; ++k) {
+      const double product = left[i * in + k] * right[j * in + k];
+      want += product, sizes += std::abs(product);
+    }
+    ASSERT_NE(want, 0.0);
+    ASSERT_NEAR(got[i * size_t(shape.out) + j], want, 0.51 * eps_of(dtype) * std::abs(want) + 1e-6 * sizes) << i << ", " << j;
+  }
 }
 
 // As a language model's logits lie: an odd vocabulary in rows of whole chunks.
