@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/threads.h"
 
 namespace snug {
 
@@ -63,28 +64,37 @@ class Scratch {
 }  // namespace
 
 void warm_up_products(int64_t largest_dim, int64_t rows) {
-  // OpenBLAS packs one operand whole, up to a limit, and the other in blocks. The limits below are
-  // above its own on the processors it knows. The whole operand is only packed whole when the
-  // product has more columns than a block.
-  constexpr int64_t kWholeLimit = 32768, kBlockLimit = 1024, kInnerLimit = 1024;
-  const int64_t longest = std::max(largest_dim, rows);
+  // OpenBLAS cuts the inner dimension into pieces, packs one operand whole, up to a limit, and of the other a block for each
+  // thread. Pieces and blocks are as large as its limits for the processor when a dimension is that large or twice as large,
+  // and smaller in between. The limits below are above its own on the processors it knows, and multiples of kStep.
+  constexpr int64_t kWholeLimit = 32768, kBlockLimit = 1024, kInnerLimit = 1024, kStep = 64, kFew = 32;
+  const int64_t longest = std::max(largest_dim, rows), threads = num_threads();
   const int64_t whole = std::min(longest, kWholeLimit), block = std::min(largest_dim, kBlockLimit);
+  const int64_t most_blocks = std::min(largest_dim, kBlockLimit * threads);
   const Scratch x(std::max(whole, kBlockLimit) * kInnerLimit, PROT_READ);
   const Scratch w(std::max(largest_dim, kBlockLimit) * kInnerLimit, PROT_READ);
-  const Scratch y(std::max(whole * block, kBlockLimit * largest_dim), PROT_READ | PROT_WRITE);
-  // Inner dimensions are cut into pieces, and a long one not always into the largest: try several.
-  for (int64_t inner : {kInnerLimit, int64_t{768}, int64_t{640}, int64_t{512}, int64_t{384},
-                        int64_t{320}, longest}) {
-    if (inner > longest || inner > kInnerLimit) continue;
-    product_nt({whole, inner, block}, x.data(), w.data(), y.data(), Write::kOverwrite);
-    product_nt({std::min(rows, kBlockLimit), inner, largest_dim}, x.data(), w.data(), y.data(),
-               Write::kOverwrite);
-    if (inner == kInnerLimit) break;
+  const Scratch y(std::max({whole * block, kBlockLimit * largest_dim, kFew * most_blocks}), PROT_READ | PROT_WRITE);
+  const auto multiply = [&](int64_t row_count, int64_t inner, int64_t columns) {
+    product_nt({row_count, inner, columns}, x.data(), w.data(), y.data(), Write::kOverwrite);
+  };
+  for (int64_t inner : {kInnerLimit, int64_t{768}, int64_t{640}, int64_t{512}, int64_t{448}, int64_t{384}, int64_t{320}, longest}) {
+    // Twice the smaller ones is cut into the same pieces.
+    if (inner > std::min(longest, kInnerLimit) || (longest >= kInnerLimit && inner <= kInnerLimit / 2)) continue;
+    multiply(whole, inner, block);  // which is packed whole where there are more columns than a block
+    multiply(std::min(rows, kBlockLimit), inner, largest_dim);
+    // Of few rows, threads share the columns; of many, the rows, and each has all columns.
+    for (int64_t columns = kStep; columns <= block; columns += kStep) {
+      if (columns * threads <= largest_dim) {
+        multiply(std::min(rows, kFew), inner, columns * threads);
+      } else {
+        multiply(std::min(longest, columns * threads), inner, columns);
+      }
+    }
   }
   // Small enough for one thread, which then uses its buffer otherwise.
   for (int64_t size : {16, 48, 100}) {
     const int64_t dim = std::min(size, largest_dim);
-    product_nt({std::min(size, rows), dim, dim}, x.data(), w.data(), y.data(), Write::kOverwrite);
+    multiply(std::min(size, rows), dim, dim);
   }
 }
 
