@@ -5,7 +5,7 @@
 #include "core/crc32c.h"
 #include "core/error.h"
 #include "model/tensor_file.h"
-#include "model/wire_reader.h"
+#include "core/wire_reader.h"
 
 namespace snug {
 namespace {

@@ -3,9 +3,11 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <unordered_set>
 
 #include "core/error.h"
+#include "core/wire_reader.h"
 #include "text/charsmap.h"
 #include "text/tokenizer_json.h"
 #include "text/unicode.h"
@@ -16,85 +18,51 @@ namespace {
 // The library builds its trie recursively, one call for each byte of a piece.
 constexpr size_t kLongestPiece = 512;
 
-enum class WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
-
-// One message of protobuf's wire format, field by field.
+// One message, field by field.
 class MessageReader {
  public:
-  MessageReader(std::string_view bytes, size_t position, std::string_view origin)
-      : bytes_(bytes), position_(position), origin_(origin) {}
+  // position: of the message in the file
+  MessageReader(std::string_view bytes, size_t position, std::string_view origin) : rest_(bytes), end_(position), origin_(origin) {}
 
   // The next field; false at the end.
   bool next() {
-    if (at_ == bytes_.size()) return false;
-    const uint64_t tag = varint();
-    number_ = tag >> 3;
-    if (number_ == 0) refuse("a field has no number");
-    type_ = static_cast<WireType>(tag & 7);
-    switch (type_) {
-      case WireType::kVarint: value_ = varint(); return true;
-      case WireType::kFixed64: take(8); return true;
-      case WireType::kFixed32: take(4); return true;
-      case WireType::kBytes: take(varint()); return true;
-    }
-    refuse("a field is of a kind that is not in use");
+    if (rest_.empty()) return false;
+    begin_ = end_;
+    const size_t before = rest_.size();
+    const std::optional<WireField> field = take_field(rest_);
+    if (!field || field->number == 0) refuse("a field is malformed or cut off");
+    field_ = *field;
+    end_ += before - rest_.size();
+    return true;
   }
 
-  uint64_t number() const { return number_; }
-  std::string_view bytes() const { return require(WireType::kBytes), content_; }
-  MessageReader message() const {
-    require(WireType::kBytes);
-    return {content_, position_ + at_ - content_.size(), origin_};
-  }
-  bool boolean() const { return require(WireType::kVarint), value_ != 0; }
-  float number_32() const {
-    require(WireType::kFixed32);
-    uint32_t bits = 0;
-    for (int i = 0; i < 4; ++i) bits |= uint32_t{static_cast<uint8_t>(content_[i])} << (8 * i);
-    return std::bit_cast<float>(bits);
-  }
+  uint64_t number() const { return field_.number; }
+  std::string_view bytes() const { return require(Kind::kBytes), field_.bytes; }
+  MessageReader message() const { return {bytes(), end_ - field_.bytes.size(), origin_}; }
+  bool boolean() const { return require(Kind::kVarint), field_.value != 0; }
+  float number_32() const { return require(Kind::kFixed32), std::bit_cast<float>(uint32_t(field_.value)); }
   template <class Enum>
   Enum choice(Enum last, std::string_view name) const {
-    require(WireType::kVarint);
-    if (value_ < 1 || value_ > static_cast<uint64_t>(last))
-      fail(ErrorKind::kInput, "{}: {} {} is not supported", origin_, name, value_);
-    return static_cast<Enum>(value_);
+    require(Kind::kVarint);
+    if (field_.value < 1 || field_.value > static_cast<uint64_t>(last))
+      fail(ErrorKind::kInput, "{}: {} {} is not supported", origin_, name, field_.value);
+    return static_cast<Enum>(field_.value);
   }
 
   [[noreturn]] void refuse(std::string_view why) const {
-    fail(ErrorKind::kInput, "{}: not a SentencePiece model: byte {}: {}", origin_, position_ + at_,
-         why);
+    fail(ErrorKind::kInput, "{}: not a SentencePiece model: byte {}: {}", origin_, begin_, why);
   }
 
  private:
-  void require(WireType type) const {
-    if (type_ != type) refuse("a field is not of the kind it should be");
+  using Kind = WireField::Kind;
+  void require(Kind kind) const {
+    if (field_.kind != kind) refuse("a field is not of the kind it should be");
   }
 
-  void take(uint64_t size) {
-    if (size > bytes_.size() - at_) refuse("the file ends inside a field");
-    content_ = bytes_.substr(at_, size);
-    at_ += size;
-  }
-
-  uint64_t varint() {
-    uint64_t result = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      if (at_ == bytes_.size()) refuse("the file ends inside a number");
-      const uint8_t byte = static_cast<uint8_t>(bytes_[at_++]);
-      result |= uint64_t{byte & 0x7Fu} << shift;
-      if (byte < 0x80) return result;
-    }
-    refuse("a number is too long");
-  }
-
-  std::string_view bytes_;
-  size_t position_;  // of the message in the file
+  std::string_view rest_;
+  size_t begin_ = 0, end_;  // of the field, in the file
   std::string_view origin_;
-  size_t at_ = 0;
-  uint64_t number_ = 0, value_ = 0;
-  WireType type_ = WireType::kVarint;
-  std::string_view content_;
+  WireField field_;
 };
 
 SentencePieceProto::Piece parse_piece(MessageReader reader) {

@@ -28,7 +28,7 @@ struct SentencePieceProto {
   Normalizer normalizer, denormalizer;
 };
 
-// Errors (kInput) name `origin`, and the byte where the message is malformed.
+// Errors (kInput) name `origin`, and the byte where a malformed field begins.
 SentencePieceProto parse_sentencepiece_proto(std::string_view bytes, std::string_view origin);
 
 }  // namespace snug

@@ -219,12 +219,13 @@ TEST(SentencePieceFile, BadModelsAreNamedExactly) {
   const std::string unknown = piece("<unk>", 0, kUnknown), all = small_pieces();
   const std::pair<std::string, std::string> rows[] = {
       {"", "m: the model has no pieces"},
-      {"\x0A", "m: not a SentencePiece model: byte 1: the file ends inside a number"},
-      {"\x0A\x05" "ab", "m: not a SentencePiece model: byte 2: the file ends inside a field"},
-      {"<html>", "m: not a SentencePiece model: byte 1: a field is of a kind that is not in use"},
-      {std::string("\x00\x01", 2), "m: not a SentencePiece model: byte 1: a field has no number"},
-      {std::string(12, '\xFF'), "m: not a SentencePiece model: byte 10: a number is too long"},
-      {number_field(1, 3), "m: not a SentencePiece model: byte 2: a field is not of the kind it "
+      {"\x0A", "m: not a SentencePiece model: byte 0: a field is malformed or cut off"},
+      {"\x0A\x05" "ab", "m: not a SentencePiece model: byte 0: a field is malformed or cut off"},
+      {"<html>", "m: not a SentencePiece model: byte 0: a field is malformed or cut off"},
+      {std::string("\x00\x01", 2), "m: not a SentencePiece model: byte 0: a field is malformed or cut off"},
+      {std::string(12, '\xFF'), "m: not a SentencePiece model: byte 0: a field is malformed or cut off"},
+      {unknown + bytes_field(1, "\x0A"), "m: not a SentencePiece model: byte 18: a field is malformed or cut off"},
+      {number_field(1, 3), "m: not a SentencePiece model: byte 0: a field is not of the kind it "
                            "should be"},
       {unknown + piece(""), "m: piece 1 is empty"},
       {unknown + piece("a\xFF"), "m: piece 1 is not valid UTF-8"},
@@ -237,7 +238,7 @@ TEST(SentencePieceFile, BadModelsAreNamedExactly) {
       {unknown + piece("a", 0, 9), "m: a piece of type 9 is not supported"},
       {all + bytes_field(2, number_field(3, 7)), "m: model type 7 is not supported"},
       {all + bytes_field(2, "") + bytes_field(2, ""),
-       "m: not a SentencePiece model: byte 191: a part occurs twice"},
+       "m: not a SentencePiece model: byte 189: a part occurs twice"},
       {all + bytes_field(3, bytes_field(2, "abc")),
        "m: its charsmap is malformed: it is shorter than its header"},
   };

@@ -1,4 +1,4 @@
-#include "model/wire_reader.h"
+#include "core/wire_reader.h"
 
 #include <cstring>
 
