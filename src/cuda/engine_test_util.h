@@ -10,7 +10,7 @@
 #include "cuda/cuda_test_util.h"
 #include "cuda/engine.h"
 #include "data/batch_builder.h"
-#include "model/config.h"
+#include "model/config_test_util.h"
 #include "model/distilled.h"
 #include "model/quantized_weights.h"
 #include "model/weights.h"
@@ -36,17 +36,11 @@ struct Variant {
 inline Recomputation whole(size_t layers) { return Recomputation(layers + 1, Parts::all()); }
 
 inline ModelConfig small_config(Family family = Family::kBert) {
-  ModelConfig config = default_config(family);
-  config.vocab_size = 500;
-  config.hidden_size = 128;
-  config.num_hidden_layers = 3;
-  config.num_attention_heads = 4;
-  config.intermediate_size = 256;
-  config.max_position_embeddings = 96;
+  ModelConfig config = test_config(
+      family, {.words = 500, .hidden = 128, .layers = 3, .heads = 4, .inner = 256, .positions = 96, .labels = 3});
   if (family == Family::kRoberta) config.max_position_embeddings = 98, config.type_vocab_size = 2;  // its positions begin at 2
   config.hidden_dropout = config.attention_dropout = 0.1;
   config.initializer_range = 0.1;
-  config.labels = {"a", "b", "c"};
   return config;
 }
 

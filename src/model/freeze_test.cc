@@ -1,25 +1,15 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "model/config_test_util.h"
 #include "model/model.h"
 
 namespace snug {
 namespace {
 
-ModelConfig config_of(Family family) {
-  ModelConfig config = default_config(family);
-  config.vocab_size = 50;
-  config.hidden_size = 8;
-  config.num_hidden_layers = 4;
-  config.num_attention_heads = 2;
-  config.intermediate_size = 16;
-  config.labels = {"a", "b"};
-  return config;
-}
-
 // Names of what is still trained.
 std::vector<std::string> trained(Family family, Head head, const std::vector<std::string>& entries) {
-  const auto model = make_model(config_of(family), head, {.freeze = entries, .lora = {}});
+  const auto model = make_model(test_config(family, {.layers = 4}), head, {.freeze = entries, .lora = {}});
   std::vector<std::string> names;
   for (const Parameter& p : model->parameters()) {
     if (p.trained) names.push_back(p.name);

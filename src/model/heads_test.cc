@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "model/adapter.h"
+#include "model/config_test_util.h"
 #include "model/distilled.h"
 #include "model/model.h"
 
@@ -13,14 +14,7 @@ namespace snug {
 namespace {
 
 ModelConfig config_of(Family family, size_t labels, Problem problem = Problem::kOneLabel) {
-  ModelConfig config = default_config(family);
-  config.vocab_size = 50;
-  config.hidden_size = 8;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 2;
-  config.intermediate_size = 16;
-  config.max_position_embeddings = 32;
-  config.labels.assign(labels, "x");
+  ModelConfig config = test_config(family, {.labels = labels});
   config.problem = problem;
   return config;
 }

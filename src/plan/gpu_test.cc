@@ -3,22 +3,16 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "model/config.h"
+#include "model/config_test_util.h"
 #include "plan/plan_test_util.h"
 
 namespace snug {
 namespace {
 
 std::unique_ptr<Model> bert(int64_t words, int64_t hidden) {
-  ModelConfig config;
-  config.vocab_size = words;
-  config.hidden_size = hidden;
-  config.num_hidden_layers = 12;
-  config.num_attention_heads = hidden / 64;
-  config.intermediate_size = 4 * hidden;
-  config.max_position_embeddings = 512;
-  config.labels = {"0", "1"};
-  return make_model(config, Head::kClassifier);
+  const TestSizes sizes{
+      .words = words, .hidden = hidden, .layers = 12, .heads = hidden / 64, .inner = 4 * hidden, .positions = 512};
+  return make_model(test_config(Family::kBert, sizes), Head::kClassifier);
 }
 
 TEST(Buckets, CoverEveryCapacity) {
@@ -152,14 +146,8 @@ TEST(GpuProfile, CountsWholeTextsInAMicroBatch) {
 
 // A large vocabulary on a small model: logits are what the memory goes to.
 TEST(LanguageModels, LogitsShrinkWithTheBudget) {
-  ModelConfig config = default_config(Family::kGpt2);
-  config.vocab_size = 20000;
-  config.hidden_size = 64;
-  config.num_hidden_layers = 3;
-  config.num_attention_heads = 2;
-  config.intermediate_size = 256;
-  config.max_position_embeddings = 256;
-  const auto model = make_model(config, Head::kCausalLm);
+  const TestSizes sizes{.words = 20000, .hidden = 64, .layers = 3, .heads = 2, .inner = 256, .positions = 256};
+  const auto model = make_model(test_config(Family::kGpt2, sizes), Head::kCausalLm);
   PlanRequest request = test_request(*model, {.batch_size = 8, .longest = 256, .step_tokens = 8 * 256, .mean_length = 256});
   const Plan roomy = make_plan(request);
   EXPECT_EQ(roomy.choice.head_chunk, 8 * 256);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <random>
 
+#include "model/config_test_util.h"
 #include "plan/gpu.h"
 #include "plan/plan_test_util.h"
 
@@ -21,15 +22,8 @@ struct Setting {
 };
 
 std::unique_ptr<Model> small_model(const Setting& setting, const std::vector<std::string>& freeze = {}) {
-  ModelConfig config = default_config(setting.family);
-  config.vocab_size = 5000;
-  config.hidden_size = 128;
-  config.num_hidden_layers = 5;
-  config.num_attention_heads = 4;
-  config.intermediate_size = 512;
-  config.max_position_embeddings = 256;
-  config.labels = {"a", "b"};
-  return make_model(config, setting.head, {.freeze = freeze, .lora = {}});
+  const TestSizes sizes{.words = 5000, .hidden = 128, .layers = 5, .heads = 4, .inner = 512, .positions = 256};
+  return make_model(test_config(setting.family, sizes), setting.head, {.freeze = freeze, .lora = {}});
 }
 
 PlanRequest request_for(const Model& model, const Setting& setting) {

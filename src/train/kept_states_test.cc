@@ -11,7 +11,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "data/batch_builder.h"
-#include "model/config.h"
+#include "model/config_test_util.h"
 #include "model/weight_files.h"
 #include "model/weights.h"
 #include "plan/plan_test_util.h"
@@ -122,13 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"heads/bert-tag", Head::kTagger, {"all-but-head"}, 3}, Case{"heads/bert-qa", Head::kSpans, front("layers.0"), 1}));
 
 TEST(FrozenLayers, AreThoseInFrontOfAllThatIsTrained) {
-  ModelConfig config = default_config(Family::kBert);
-  config.num_hidden_layers = 4;
-  config.hidden_size = 8;
-  config.intermediate_size = 16;
-  config.num_attention_heads = 2;
-  config.vocab_size = 20;
-  config.labels = {"a", "b"};
+  const ModelConfig config = test_config(Family::kBert, {.layers = 4});
   const auto layers = [&](std::vector<std::string> freeze, LoraSpec lora = {}) {
     return frozen_layers(*make_model(config, Head::kClassifier, {.freeze = std::move(freeze), .lora = std::move(lora)}));
   };
