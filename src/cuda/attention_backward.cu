@@ -38,21 +38,14 @@ bool whole_is_faster(const Dims& dims, int heads, int keys, int multiprocessors)
   return rounds(pairs) * tiles * 5 <= rounds(pairs * tiles) * 7;
 }
 
-// sums: as launch_hopper_backward() has it
+// On tensor cores where there are any for the type and the head size.
 template <class T>
-void launch_backward(const AttentionGradient& op, float*& sums, const Launch& call) {
-  Arguments<T> a = arguments<T>(op.spec, call);
-  a.o = static_cast<T*>(call.in[1].data);
-  a.lse = call.in[2].f32();
-  a.d_o = static_cast<const T*>(call.in[3].data);
-  a.dqkv = static_cast<T*>(call.out[0].data);
-  a.row_sums = reinterpret_cast<float*>(call.workspace.data());
+void launch_any_backward(const Arguments<T>& a, const Launch& call) {
+  const Dims& dims = call.batch->dims;
   if constexpr (!std::is_same_v<T, float>) {
-    const Dims& dims = call.batch->dims;
-    if (launch_hopper_backward(a, sums, call)) return;
     const DeviceLimits limits = device_limits();
     if (limits.capability >= (std::is_same_v<T, __half> ? 75 : 80)) {
-      switch (op.spec.head_dim) {
+      switch (a.head_dim) {
         case 32:
           return start_two<T, 32, 8, 64, 64>(a, call);
         case 64:
@@ -74,6 +67,23 @@ void launch_backward(const AttentionGradient& op, float*& sums, const Launch& ca
   launch_general_backward(a, call);
 }
 
+// Whether it has added dqkv's sums over rows to `sums`, which may be null.
+template <class T>
+bool launch_backward(const AttentionGradient& op, float* sums, const Launch& call) {
+  Arguments<T> a = arguments<T>(op.spec, call);
+  a.o = static_cast<T*>(call.in[1].data);
+  a.lse = call.in[2].f32();
+  a.d_o = static_cast<const T*>(call.in[3].data);
+  a.dqkv = static_cast<T*>(call.out[0].data);
+  a.row_sums = reinterpret_cast<float*>(call.workspace.data());
+  if constexpr (!std::is_same_v<T, float>) {
+    const Started started = launch_hopper_backward(a, sums, call);
+    if (started != Started::kNot) return started == Started::kWithSums;
+  }
+  launch_any_backward(a, call);
+  return false;
+}
+
 }  // namespace
 
 void launch(const AttentionGradient& op, const Launch& call) {
@@ -82,9 +92,9 @@ void launch(const AttentionGradient& op, const Launch& call) {
   if (dims.tokens == 0 || dims.sequences == 0) return;
   SNUG_CHECK(call.workspace.size() >= size_t(dims.tokens * op.spec.heads) * sizeof(float));
   const Tensor dbias = call.out.size() > 1 ? call.out[1] : Tensor();
-  float* sums = dbias.f32();
-  with_type(call.in[0].dtype, [&]<class T>() { launch_backward<T>(op, sums, call); });
-  if (sums) {
+  bool has_sums = false;
+  with_type(call.in[0].dtype, [&]<class T>() { has_sums = launch_backward<T>(op, dbias.f32(), call); });
+  if (dbias && !has_sums) {
     const Tensor in[] = {call.out[0], {}}, out[] = {{}, dbias};
     launch(LinearEpilogueGradient(Activation::kNone),
            {.in = in, .out = out, .workspace = call.workspace, .stream = call.stream});

@@ -88,8 +88,9 @@ __device__ __forceinline__ uint32_t kept_halves(const KeepWords& keep, uint32_t 
 // False: not for this device, this head size or these lengths; nothing was started.
 template <class T>
 bool launch_hopper_forward(Arguments<T> a, const Launch& call);
-// This one also adds dqkv's sums over rows to `sums`, which may be null; where it has, it sets it to null.
+// This one may also add dqkv's sums over rows to `sums`, where it is not null.
+enum class Started : uint8_t { kNot, kWithoutSums, kWithSums };
 template <class T>
-bool launch_hopper_backward(const Arguments<T>& a, float*& sums, const Launch& call);
+Started launch_hopper_backward(const Arguments<T>& a, float* sums, const Launch& call);
 
 }  // namespace snug::cuda::attention_kernels

@@ -596,7 +596,7 @@ auto kernel_of(bool dropout) {
 }
 
 template <class T, int kCluster>
-void start_hopper(Arguments<T> a, float*& sums, const Launch& call) {
+Started start_hopper(Arguments<T> a, float* sums, const Launch& call) {
   const Dims& dims = call.batch->dims;
   const int64_t blocks = kCluster * dims.sequences;  // of a head, one piece of the sums each
   if (sums && blocks <= kColumnSumPieces) a.pieces = reinterpret_cast<float*>(call.workspace.data());
@@ -616,19 +616,18 @@ void start_hopper(Arguments<T> a, float*& sums, const Launch& call) {
   config.attrs = &cluster;
   config.numAttrs = 1;
   SNUG_CUDA(cudaLaunchKernelEx(&config, kernel, a));
-  if (a.pieces) {
-    add_pieces(a.pieces, blocks, 1, 3 * a.heads * kHopperDim, {{sums}}, call.stream);
-    sums = nullptr;
-  }
+  if (!a.pieces) return Started::kWithoutSums;
+  add_pieces(a.pieces, blocks, 1, 3 * a.heads * kHopperDim, {{sums}}, call.stream);
+  return Started::kWithSums;
 }
 
 }  // namespace
 
 template <class T>
-bool launch_hopper_backward(const Arguments<T>& a, float*& sums, const Launch& call) {
+Started launch_hopper_backward(const Arguments<T>& a, float* sums, const Launch& call) {
   const Dims& dims = call.batch->dims;
-  if (a.head_dim != kHopperDim || dims.longest <= kKeys) return false;
-  if (!has_hopper_body(kernel_of<T, 1>(a.mask.on()))) return false;
+  if (a.head_dim != kHopperDim || dims.longest <= kKeys) return Started::kNot;
+  if (!has_hopper_body(kernel_of<T, 1>(a.mask.on()))) return Started::kNot;
   const DeviceLimits limits = device_limits();
   const auto fits = [&](int cluster) {
     const int queries = tiles_of(dims.longest, kQueries * cluster) * kQueries;
@@ -641,17 +640,11 @@ bool launch_hopper_backward(const Arguments<T>& a, float*& sums, const Launch& c
   };
   // With few blocks, kernels that make one of every tile of keys are faster.
   const bool enough = 3 * 2 * dims.sequences * a.heads >= limits.multiprocessors;
-  if (fits(1) && rounds(1) <= 1.1 * rounds(2)) {
-    start_hopper<T, 1>(a, sums, call);
-  } else if (fits(2) && enough) {
-    start_hopper<T, 2>(a, sums, call);
-  } else {
-    return false;
-  }
-  return true;
+  if (fits(1) && rounds(1) <= 1.1 * rounds(2)) return start_hopper<T, 1>(a, sums, call);
+  return fits(2) && enough ? start_hopper<T, 2>(a, sums, call) : Started::kNot;
 }
 
-template bool launch_hopper_backward(const Arguments<__half>&, float*&, const Launch&);
-template bool launch_hopper_backward(const Arguments<__nv_bfloat16>&, float*&, const Launch&);
+template Started launch_hopper_backward(const Arguments<__half>&, float*, const Launch&);
+template Started launch_hopper_backward(const Arguments<__nv_bfloat16>&, float*, const Launch&);
 
 }  // namespace snug::cuda::attention_kernels
