@@ -82,7 +82,7 @@ std::unique_ptr<RowReader> open_as(std::unique_ptr<ByteSource> bytes, std::strin
   const auto formats = formats_of(options.kind);
   const auto found = std::ranges::find_if(formats, [&](const Format& one) { return format.ends_with(one.extension); });
   if (found == formats.end()) refuse_format(options.kind, name);
-  return found->open(TextWindow(std::move(bytes), name, options.max_record_bytes), options);
+  return found->open(TextWindow(std::move(bytes), name, options.max_record_bytes, options.record_room), options);
 }
 
 }  // namespace

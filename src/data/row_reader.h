@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -76,6 +77,8 @@ struct RowReaderOptions {
   char label_separator = 0;          // JSON Lines: a list of labels is handed out as one text with this
                                      // between each two; 0: a row has one label, a list is refused
   size_t max_record_bytes = 64 << 20;
+  // What the memory has room for while it passes, see reading_bytes(): a longer record is refused as kBudget.
+  uint64_t record_room = std::numeric_limits<uint64_t>::max();
 };
 
 // Format by kind and extension after stripping .gz/.zst (docs/data.md). Path "-" is standard input. Refusals (kInput) name

@@ -181,6 +181,11 @@ TEST(RowReader, RefusesOverlongRecordsAndTakesLongOnes) {
             "3: x.csv: unclosed quote opened at line 2 (no end after 1000 bytes)");
   EXPECT_EQ(error_of([&] { parse_rows("text\tlabel\n" + long_text, "x.tsv", small); }),
             "3: x.tsv: line 2: not finished after 1000 bytes, the most a line may have");
+  const RowReaderOptions crowded{.record_room = 300'000};
+  for (const auto& [name, head] : {std::pair("x.csv", "text,label\n"), {"x.tsv", "text\tlabel\n"}, {"x.jsonl", "{\"text\": \"a\", \"label\": 1}\n{\"text\": \""}}) {
+    EXPECT_EQ(error_of([&] { parse_rows(head + long_text, name, crowded); }),
+              fmt::format("4: {}: line 2: has more than 300000 bytes, for which there is no room in what is left of the memory", name));
+  }
   const std::string ten_megabytes(10'000'000, 'b');
   EXPECT_EQ(parse_rows("text,label\n" + ten_megabytes + ",1\nc,2\n", "x.csv"),
             (Rows{{ten_megabytes, {}, "1", 2}, {"c", {}, "2", 3}}));

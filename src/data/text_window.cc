@@ -66,8 +66,8 @@ void check_utf8(std::string_view record, char line_break, uint64_t line, const s
 }
 
 TextWindow::TextWindow(std::unique_ptr<ByteSource> source, std::string file,
-                       size_t max_record_bytes)
-    : source_(std::move(source)), file_(std::move(file)), max_record_bytes_(max_record_bytes) {
+                       size_t max_record_bytes, uint64_t record_room)
+    : source_(std::move(source)), file_(std::move(file)), max_record_bytes_(max_record_bytes), record_room_(record_room) {
   make_room();
   while (size() < 64 && fill() == Fill::kMore) {
   }
@@ -111,6 +111,12 @@ void TextWindow::make_room() {
 
 TextWindow::Fill TextWindow::fill() {
   if (size() >= max_record_bytes_) return Fill::kTooLong;
+  if (size() >= record_room_) {
+    throw Error(ErrorKind::kBudget,
+                fmt::format("{}: line {}: has more than {} bytes, for which there is no room in what is left of the memory", file_, line_,
+                            record_room_),
+                "a long text takes several times its size while it passes: give more with --memory, or leave it out");
+  }
   if (end_ == capacity_) make_room();
   const size_t count = source_->read(buffer_.get() + end_, capacity_ - end_);
   end_ += count;

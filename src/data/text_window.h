@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,7 +16,9 @@ namespace snug {
 class TextWindow {
  public:
   // Drops a UTF-8 byte order mark; refuses UTF-16 and compressed data by name (kInput).
-  TextWindow(std::unique_ptr<ByteSource> source, std::string file, size_t max_record_bytes);
+  // record_room: as RowReaderOptions has it
+  TextWindow(std::unique_ptr<ByteSource> source, std::string file, size_t max_record_bytes,
+             uint64_t record_room = std::numeric_limits<uint64_t>::max());
 
   char* data() { return buffer_.get() + begin_; }
   size_t size() const { return end_ - begin_; }
@@ -48,6 +51,7 @@ class TextWindow {
   std::unique_ptr<ByteSource> source_;
   std::string file_;
   size_t max_record_bytes_;
+  uint64_t record_room_;
   std::unique_ptr<char[]> buffer_;
   size_t capacity_ = 0, begin_ = 0, end_ = 0;
   uint64_t line_ = 1;

@@ -46,6 +46,7 @@ class LoadedModel {
   const ModelConfig& config() const { return session_.folder().config; }
   const EncodingOptions& encoding() const { return encoding_; }
   Session& session() { return session_; }
+  uint64_t record_room(const std::filesystem::path& file) { return TextRunner::record_room(session_.plan(), encoding_, file); }
   TextRunner runner(TextRunner::OnRow on_row) {
     return TextRunner(session_.engine(), session_.plan(), *session_.folder().tokenizer, encoding_, std::move(on_row));
   }
@@ -89,7 +90,8 @@ OwnedRow unlabelled(const Row& row, Labelling labelling) {
 }
 
 // One text from the command line, or every row of a file.
-void feed(const InferenceOptions& options, Labelling labelling, TextRunner& runner) {
+void feed(const InferenceOptions& options, LoadedModel& model, TextRunner& runner) {
+  const Labelling labelling = model.encoding().labelling;
   if (options.text) {
     Row row{.text = *options.text};
     if (options.text_pair) row.text_pair = *options.text_pair;
@@ -97,7 +99,9 @@ void feed(const InferenceOptions& options, Labelling labelling, TextRunner& runn
   } else {
     const bool tagged = labelling == Labelling::kTags && is_tagged_file(options.input);
     const RowKind kind = tagged ? RowKind::kWords : labelling == Labelling::kAnswer ? RowKind::kQuestions : RowKind::kTexts;
-    const auto reader = open_rows(options.input, reader_options(options, kind, LabelNeed::kIgnored));
+    RowReaderOptions reading = reader_options(options, kind, LabelNeed::kIgnored);
+    reading.record_room = model.record_room(options.input == "-" ? "." + reading.stdin_format : options.input);
+    const auto reader = open_rows(options.input, reading);
     Progress progress("reading " + options.input, 0, "rows");
     for (Row row; reader->next(row); progress.update(runner.rows())) runner.add(unlabelled(row, labelling));
   }
@@ -200,7 +204,7 @@ void predict(const InferenceOptions& options, const std::function<void(const Pre
     prediction.id = row.id;
     on_prediction(prediction);
   });
-  feed(options, model.encoding().labelling, runner);
+  feed(options, model, runner);
 }
 
 void embed(const InferenceOptions& options, const std::function<void(const std::vector<float>&)>& on_embedding) {
@@ -220,7 +224,7 @@ void embed(const InferenceOptions& options, const std::function<void(const std::
     }
     on_embedding(embedding);
   });
-  feed(options, Labelling::kClass, runner);
+  feed(options, model, runner);
 }
 
 Evaluation evaluate(const EvalOptions& options) {

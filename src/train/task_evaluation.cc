@@ -195,7 +195,11 @@ RowReaderOptions FileEvaluation::row_options() const {
 }
 
 MetricValues FileEvaluation::run(const std::vector<std::filesystem::path>& files, uint64_t most) {
-  RowFiles rows(files, {.reading = row_options(), .skip_bad_rows = setup_.options.skip_bad_rows, .most_rows = most});
+  RowReaderOptions reading = row_options();
+  for (const std::filesystem::path& file : files) {
+    reading.record_room = std::min(reading.record_room, TextRunner::record_room(plan_, setup_.encoding, file));
+  }
+  RowFiles rows(files, {.reading = reading, .skip_bad_rows = setup_.options.skip_bad_rows, .most_rows = most});
   MetricValues values = run(rows);
   if (rows.skipped_rows() > 0) say(fmt::format("{} rows are wrong and left out", rows.skipped_rows()));
   return values;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "core/error.h"
 
@@ -31,6 +32,14 @@ uint64_t TextRunner::bytes(const Dims& capacity, const EncodingOptions& options,
   // with five bytes a token.
   const uint64_t times = options.long_texts == LongTexts::kWindows ? 24 : 3;
   return BatchBuilder::bytes(capacity) + (longest_text_bytes > kUsualTextBytes ? longest_text_bytes * times : 0);
+}
+
+uint64_t TextRunner::record_room(const Plan& plan, const EncodingOptions& options, const std::filesystem::path& file) {
+  if (plan.device.kind != DeviceKind::kCpu) return std::numeric_limits<uint64_t>::max();  // texts are not where the budget is
+  const auto bytes_for = [&](uint64_t record) { return reading_bytes(file, record) + bytes(plan.capacity, options, record); };
+  constexpr uint64_t kMany = 2 * kUsualTextBytes;
+  const uint64_t times = (bytes_for(kMany) - bytes_for(0)) / kMany;
+  return std::max((plan.budget_bytes - plan.peak_bytes) / times, kUsualTextBytes);
 }
 
 void TextRunner::add(OwnedRow row) {

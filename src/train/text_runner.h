@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -42,6 +43,8 @@ class TextRunner {
   TextRunner(Engine& engine, const Plan& plan, const Tokenizer& tokenizer, const EncodingOptions& options, OnRow on_row);
   // What it takes at most, where the longest text has so many bytes; up to kUsualTextBytes make no difference.
   static uint64_t bytes(const Dims& capacity, const EncodingOptions& options, uint64_t longest_text_bytes);
+  // The longest record of a file that a plan, which has counted none above kUsualTextBytes, leaves room for.
+  static uint64_t record_room(const Plan& plan, const EncodingOptions& options, const std::filesystem::path& file);
 
   void add(OwnedRow row);
   void finish();  // what has not been scored yet

@@ -80,6 +80,33 @@ class MemoryPromise(SnugTest):
                     self.assertGreater(measured, least / 8)
                     self.assertLessEqual(measured, least)
 
+    def test_a_giant_text_is_read_within_the_budget_or_refused(self):
+        """By eval, predict and embed, which meet it after they have planned."""
+        model, train = self.init(positions=64), write_csv(self.path("train.csv"), 50, self.rng, labels=["a", "b"])
+        tuned = self.path("tuned")
+        run("train", "--model", model, "--train", train, "--max-steps", 2, "--output-dir", tuned, *self.cache())
+        giant = " ".join(self.rng.choice(WORDS) for _ in range(600_000))
+        tables = {"giant.csv": f"text,label\nshort,a\n{giant},b\nlast,a\n",
+                  "giant.jsonl": "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in (("short", "a"), (giant, "b")))}
+        refused = 0
+        for name, contents in tables.items():
+            with open(self.path(name), "w") as f:
+                f.write(contents)
+            for command, flag in ("eval", "--data"), ("predict", "--input"), ("embed", "--input"):
+                for long_texts in "head", "windows":
+                    with self.subTest(name, command=command, long_texts=long_texts):
+                        flags = [command, "--model", tuned, flag, self.path(name), "--long-texts", long_texts]
+                        for budget in 40 * MIB, 260 * MIB:
+                            result = run(*flags, "--memory", budget, expect=None)
+                            self.assertIn(result.code, (0, 4))
+                            if result.code == 4:
+                                refused += 1
+                                self.assertLess(budget, 260 * MIB)
+                                self.assertRegex(result.err, f"{name}: line (3|2): has more than [0-9]+ bytes")
+                            if result.peak_bytes:
+                                self.assertLessEqual(result.peak_bytes, budget)
+        self.assertGreater(refused, 5)
+
 
 if __name__ == "__main__":
     unittest.main()
