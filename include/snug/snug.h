@@ -236,7 +236,7 @@ struct GenerateSummary {
   double seconds = 0, tokens_per_second = 0;  // of the writing, without loading
   uint64_t predicted_peak_bytes = 0, measured_peak_bytes = 0;
 
-  std::string to_json() const;
+  void write_json(const std::function<void(const std::string& piece)>& write) const;
 };
 // on_piece is called with the number of a text and what has just been added to it.
 GenerateSummary generate(const GenerateOptions& options,

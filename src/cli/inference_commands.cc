@@ -212,7 +212,8 @@ void add_generate(CLI::App& app) {
       std::fflush(stdout);
     });
     if (flags->json) {
-      std::puts(summary.to_json().c_str());
+      summary.write_json([](const std::string& piece) { std::fputs(piece.c_str(), stdout); });
+      std::puts("");
       return;
     }
     if (live) std::puts("");

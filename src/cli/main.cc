@@ -35,6 +35,7 @@ int run(int argc, char** argv) {
   add_inference_commands(app);
   add_text_commands(app);
   add_model_commands(app);
+  for (CLI::App* command : app.get_subcommands({})) command->group("Commands");
   app.footer("snug COMMAND --help explains the flags of a command; --learning_rate means --learning-rate, as everywhere.");
   try {
     app.parse(argc, argv);

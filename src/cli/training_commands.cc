@@ -159,7 +159,7 @@ void add_all(CLI::App& command, TrainingFlags& flags) {
   add_data_flags(command, flags);
   begin_group(command, "Memory and device");
   add_memory_flags(command, flags.options);
-  begin_group(command, "Spending less; the exact ways among them are planned without being asked for");
+  begin_group(command, "Spending less (recomputation and offload are planned unasked)");
   add_saving_flags(command, flags.options);
   begin_group(command, "Training");
   add_batch_flags(command, flags);

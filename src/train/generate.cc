@@ -20,6 +20,8 @@ namespace {
 
 // Tokens of prompts that are read at once: enough to keep all processors busy.
 constexpr int64_t kPromptTokens = 512;
+// What a written token takes until the end: about six bytes of a text, which grows by doubling.
+constexpr uint64_t kWrittenBytes = 12;
 // After sliding, the draws of a text count on from here.
 constexpr int32_t kNumbersPerSlide = 1 << 20;
 
@@ -177,9 +179,12 @@ void Generator::make_plan_and_start() {
   int64_t texts = std::min(options_.batch_size, int64_t(summary_.texts.size()));
   int64_t prompt_tokens = 0;
   for (const auto& prompt : prompts_) prompt_tokens += int64_t(prompt.size()) * options_.num_return;
+  const int64_t most_written = options_.sliding ? options_.max_new_tokens : std::min(options_.max_new_tokens, context_);
+  const uint64_t written = summary_.texts.size() * uint64_t(most_written) * kWrittenBytes;
+  const auto buffers = [written](const Dims& capacity) { return BatchBuilder::bytes(capacity) + written; };
   for (;; texts = (texts + 1) / 2) {
     const Workload workload = {.batch_size = texts, .longest = context_, .step_tokens = texts, .target_rule = TargetRule::kLastToken};
-    PlanRequest request = session_.request(graph, workload, BatchBuilder::bytes);
+    PlanRequest request = session_.request(graph, workload, buffers);
     request.pinned_capacity = std::max(texts, std::min(kPromptTokens, prompt_tokens));
     Plan plan = make_plan(request);
     if (!plan.fits && texts > 1) continue;
@@ -300,21 +305,24 @@ GenerateSummary generate(const GenerateOptions& options,
   return Generator(options, on_piece).run();
 }
 
-std::string GenerateSummary::to_json() const {
-  OrderedJson json = {{"texts", OrderedJson::array()},
-                      {"tokens", tokens},
-                      {"seconds", seconds},
-                      {"tokens_per_second", tokens_per_second},
-                      {"predicted_peak_bytes", predicted_peak_bytes},
-                      {"measured_peak_bytes", measured_peak_bytes}};
+void GenerateSummary::write_json(const std::function<void(const std::string&)>& write) const {
+  write("{\n  \"texts\": [");
+  const char* before = "\n    ";
   for (const GeneratedText& text : texts) {
-    json["texts"].push_back({{"prompt", text.prompt},
-                             {"text", text.text},
-                             {"tokens", text.tokens},
-                             {"finish_reason", text.finish_reason},
-                             {"log_probability", text.log_probability}});
+    const OrderedJson json = {{"prompt", text.prompt},
+                              {"text", text.text},
+                              {"tokens", text.tokens},
+                              {"finish_reason", text.finish_reason},
+                              {"log_probability", text.log_probability}};
+    write(before + json.dump());
+    before = ",\n    ";
   }
-  return json.dump(2);
+  const OrderedJson rest = {{"tokens", tokens},
+                            {"seconds", seconds},
+                            {"tokens_per_second", tokens_per_second},
+                            {"predicted_peak_bytes", predicted_peak_bytes},
+                            {"measured_peak_bytes", measured_peak_bytes}};
+  write("\n  ],\n" + rest.dump(2).substr(2));  // without its opening brace and line break
 }
 
 }  // namespace snug

@@ -2,6 +2,7 @@
 text, a prompt or a tokenizer's files."""
 import json
 import os
+import re
 import shutil
 import unittest
 
@@ -133,6 +134,17 @@ class Generation(Language):
             self.assertLessEqual(less.json()["measured_peak_bytes"], peak)
             self.assertEqual([t["text"] for t in less.json()["texts"]], [t["text"] for t in report["texts"]])
         self.generate("--prompt", "time", "--memory", "4MiB", expect=4)
+
+    def test_what_is_written_is_in_the_plan(self):
+        with open(self.path("prompts.txt"), "w") as f:
+            f.writelines(f"time number {i}\n" for i in range(8000))
+        flags = ["generate", "--model", self.model, "--input", self.path("prompts.txt"), "--ignore-eos", "--max-new-tokens", 30]
+        least = int(re.search(r"--memory (\d+)", run(*flags, "--memory", "1MiB", expect=4).err)[1])
+        for form in [], ["--json"]:
+            result = run(*flags, "--memory", least, *form)
+            self.assertGreater(len(result.out), 8000 * 30)
+            if result.peak_bytes:
+                self.assertLessEqual(result.peak_bytes, least)
 
     def test_the_end_of_the_context(self):
         long = " ".join(["time"] * 100)
