@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "model/sorted_table.h"
 #include "model/tf_checkpoint.h"
-#include "model/wire_reader.h"
+#include "core/wire_reader.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
