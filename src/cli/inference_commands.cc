@@ -46,7 +46,9 @@ void add_eval(CLI::App& app) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand("eval", "measure a trained model on labelled data");
   add_common(*command, flags->options, true);
-  add_files_option(*command, spellings("--data,--validation,--validation-file"), flags->options.data, "labelled data, in the formats of snug train, one or several files")->required();
+  add_files_option(*command, spellings("--data,--validation,--validation-file"), flags->options.data,
+                   "labelled data, in the formats of snug train, one or several files")
+      ->required();
   add_bad_rows_flag(*command, flags->options);
   command->add_option(spellings("--max-eval-samples"), flags->options.max_eval_samples, "the first so many texts alone; 0: all")
       ->capture_default_str();
