@@ -4,7 +4,8 @@ Needs Python alone. Prints Markdown; with --out FILE also one JSON line per resu
 
     python3 bench/gpu.py [PART ...]           all of them without arguments; --help lists them
     SST2=folder with train.tsv and dev.tsv: the data of end-to-end and sst2-techniques, which are left out without it
-    MINILM=folder of the model that sst2-techniques trains"""
+    MINILM=folder of the model that sst2-techniques trains
+    SHARDS=processes of each sanitizer at once [8]; SANITIZED=only these tests, as --gtest_filter has them"""
 import argparse
 import json
 import os
