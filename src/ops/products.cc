@@ -23,23 +23,40 @@ struct BlasDims {
 
 float kept(Write write) { return write == Write::kAdd ? 1.0f : 0.0f; }
 
+// OpenBLAS packs the operand that has the result's rows whole, so it gets so many of them at a time: its buffers stay
+// small, and warm_up_products() can fill them.
+constexpr int64_t kRowsAtOnce = 8192;
+
+// Calls f(first, count) for the parts of so many rows of a result.
+template <class F>
+void in_parts(int64_t rows, const F& f) {
+  for (int64_t first = 0; first < rows; first += kRowsAtOnce) f(first, blasint(std::min(kRowsAtOnce, rows - first)));
+}
+
 }  // namespace
 
 void product_nt(const ProductDims& dims, const float* x, const float* w, float* y, Write write) {
   const BlasDims d(dims);
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, d.rows, d.out, d.in, dims.scale, x, d.in, w, d.in, kept(write), y,
-              d.stride);
+  in_parts(dims.rows, [&](int64_t row, blasint rows) {
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, d.out, d.in, dims.scale, x + row * d.in, d.in, w, d.in, kept(write),
+                y + row * d.stride, d.stride);
+  });
 }
 
 void product_nn(const ProductDims& dims, const float* dy, const float* w, float* dx, Write write) {
   const BlasDims d(dims);
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, d.rows, d.in, d.out, dims.scale, dy, d.stride, w, d.in, kept(write),
-              dx, d.in);
+  in_parts(dims.rows, [&](int64_t row, blasint rows) {
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d.in, d.out, dims.scale, dy + row * d.stride, d.stride, w, d.in,
+                kept(write), dx + row * d.in, d.in);
+  });
 }
 
 void product_tn(const ProductDims& dims, const float* dy, const float* x, float* dw) {
   const BlasDims d(dims);
-  cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, d.out, d.in, d.rows, dims.scale, dy, d.stride, x, d.in, 1.0f, dw, d.in);
+  in_parts(dims.out, [&](int64_t column, blasint columns) {
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, columns, d.in, d.rows, dims.scale, dy + column, d.stride, x, d.in, 1.0f,
+                dw + column * d.in, d.in);
+  });
 }
 
 namespace {
@@ -64,16 +81,15 @@ class Scratch {
 }  // namespace
 
 void warm_up_products(int64_t largest_dim, int64_t rows) {
-  // OpenBLAS cuts the inner dimension into pieces, packs one operand whole, up to a limit, and of the other a block for each
-  // thread. Pieces and blocks are as large as its limits for the processor when a dimension is that large or twice as large,
+  // OpenBLAS cuts the inner dimension into pieces, packs one operand whole and of the other a block for each thread. Pieces and blocks are as large as its limits for the processor when a dimension is that large or twice as large,
   // and smaller in between. The limits below are above its own on the processors it knows, and multiples of kStep.
-  constexpr int64_t kWholeLimit = 32768, kBlockLimit = 1024, kInnerLimit = 1024, kStep = 64, kFew = 32;
+  constexpr int64_t kBlockLimit = 1024, kInnerLimit = 1024, kStep = 64, kFew = 32;
   const int64_t longest = std::max(largest_dim, rows), threads = num_threads();
-  const int64_t whole = std::min(longest, kWholeLimit), block = std::min(largest_dim, kBlockLimit);
-  const int64_t most_blocks = std::min(largest_dim, kBlockLimit * threads);
+  const int64_t whole = std::min(longest, kRowsAtOnce), block = std::min(largest_dim, kBlockLimit);
+  const int64_t wide = std::min(largest_dim, 2 * kBlockLimit * threads);
   const Scratch x(std::max(whole, kBlockLimit) * kInnerLimit, PROT_READ);
-  const Scratch w(std::max(largest_dim, kBlockLimit) * kInnerLimit, PROT_READ);
-  const Scratch y(std::max({whole * block, kBlockLimit * largest_dim, kFew * most_blocks}), PROT_READ | PROT_WRITE);
+  const Scratch w(std::max(wide, kBlockLimit) * kInnerLimit, PROT_READ);
+  const Scratch y(std::max(whole * block, kBlockLimit * wide), PROT_READ | PROT_WRITE);
   const auto multiply = [&](int64_t row_count, int64_t inner, int64_t columns) {
     product_nt({row_count, inner, columns}, x.data(), w.data(), y.data(), Write::kOverwrite);
   };
@@ -81,7 +97,7 @@ void warm_up_products(int64_t largest_dim, int64_t rows) {
     // Twice the smaller ones is cut into the same pieces.
     if (inner > std::min(longest, kInnerLimit) || (longest >= kInnerLimit && inner <= kInnerLimit / 2)) continue;
     multiply(whole, inner, block);  // which is packed whole where there are more columns than a block
-    multiply(std::min(rows, kBlockLimit), inner, largest_dim);
+    multiply(std::min(rows, kBlockLimit), inner, wide);
     // Of few rows, threads share the columns; of many, the rows, and each has all columns.
     for (int64_t columns = kStep; columns <= block; columns += kStep) {
       if (columns * threads <= largest_dim) {
