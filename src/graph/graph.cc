@@ -44,6 +44,20 @@ ValueId Graph::add_scalar(std::string name, DType dtype) {
   return ValueId(values_.size() - 1);
 }
 
+size_t Graph::heap_bytes() const {
+  constexpr size_t kOperator = 160;  // the largest of them, counted by its owner
+  const auto block = [](size_t bytes) { return bytes == 0 ? 0 : (bytes + 2 * sizeof(size_t) + 15) / 16 * 16; };  // as malloc rounds
+  size_t bytes = block(values_.capacity() * sizeof(Value)) + block(nodes_.capacity() * sizeof(Node));
+  for (const Value& value : values_) {
+    const bool inside = value.name.capacity() <= std::string().capacity();
+    bytes += block(inside ? 0 : value.name.capacity() + 1);
+  }
+  for (const Node& node : nodes_) {
+    bytes += block(kOperator) + block(node.inputs.capacity() * sizeof(ValueId)) + block(node.outputs.capacity() * sizeof(ValueId));
+  }
+  return bytes;
+}
+
 void Graph::begin_segment(std::string name) {
   segments_.push_back(std::move(name));
   part_ = Part::kSums;

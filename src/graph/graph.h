@@ -70,6 +70,8 @@ class Graph {
   const std::vector<ValueId>& stowed() const { return stowed_; }  // by that number
   const Value& value(ValueId id) const { return values_[size_t(id)]; }
   int scalars() const { return scalars_; }
+  // What the graph itself occupies: names, lists, operators. Grows with the number of layers.
+  size_t heap_bytes() const;
 
  private:
   friend class BackwardPass;

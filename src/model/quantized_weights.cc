@@ -11,7 +11,7 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kBufferFloats = 256 << 10;  // or one channel, where that is more
+constexpr int64_t kBufferFloats = 32 << 10;  // or one channel, where that is more; the plan counts it as heap
 
 }  // namespace
 

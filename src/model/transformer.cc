@@ -60,8 +60,9 @@ int Transformer::add(Parameter parameter) {
 }
 
 int64_t Transformer::largest_product_side() const {
-  const int64_t layers = std::max(3 * config_.hidden_size, config_.intermediate_size);
-  return std::max(layers, is_language_model() ? config_.vocab_size : config_.num_labels());
+  int64_t most = is_language_model() ? config_.vocab_size : config_.num_labels();
+  for (const int64_t side : {3 * config_.hidden_size, config_.intermediate_size, int64_t(tuning_.lora.rank)}) most = std::max(most, side);
+  return most;
 }
 
 int Transformer::add_table(const std::string& name, int64_t rows) {

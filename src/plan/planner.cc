@@ -341,7 +341,7 @@ class Search {
     if (!cpu && pinned > 0) {
       plan.items.push_back({"page tables of the host's memory", pinned / kHostBytesPerTableByte + request_.process.arena_granule});
     }
-    plan.items.push_back({cpu ? "heap and stacks" : "kernels loaded later", request_.process.slack_bytes});
+    plan.items.push_back({cpu ? "heap and stacks" : "kernels loaded later", request_.process.slack_bytes + (cpu ? heap_bytes(plan) : 0)});
     for (const PlanItem& item : plan.items) plan.peak_bytes += item.bytes;
     if (!cpu) {
       plan.host_peak_bytes = request_.process.host_bytes + plan.buffer_bytes + layout.outside_bytes;
@@ -352,6 +352,20 @@ class Search {
       plan.peak_bytes = request_.process.startup_peak_bytes;
     }
     plan.host_peak_bytes = plan.peak_bytes;
+  }
+
+  // What the run's graphs take of the heap, with the places of their values and the tables of who runs them.
+  static uint64_t heap_bytes(const Plan& plan) {
+    // A parameter's: its place, and its entry in the header of a file while that is read or written.
+    constexpr uint64_t kOfNode = sizeof(Placement) + 80, kOfSlot = 40, kOfParameter = sizeof(ParameterPlace) + 1024;
+    uint64_t bytes = plan.layout.parameters.size() * kOfParameter;
+    for (const auto& step : {plan.step, plan.scoring, plan.prefix}) {
+      if (!step) continue;
+      const Graph& graph = step->graph;
+      bytes += graph.heap_bytes() + graph.values().size() * sizeof(Placement) + graph.nodes().size() * kOfNode;
+      for (const Node& node : graph.nodes()) bytes += (node.inputs.size() + node.outputs.size()) * kOfSlot;
+    }
+    return bytes;
   }
 
   void set_time(Plan& plan, double seconds) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/arena.h"
+#include "core/process_memory.h"
 #include "runtime/engine.h"
 #include "runtime/executor.h"
 #include "runtime/outside_file.h"
@@ -22,6 +23,7 @@ class CpuEngine : public Engine {
   void score(const Batch& micro_batch) override;
   double take_loss() override;
   std::span<const float> result() override;
+  void weights_changed() override { trim_allocator(); }  // of what reading files has left
   uint64_t arena_bytes() const override { return arena_.resident_bytes(); }
 
  private:

@@ -19,6 +19,11 @@ Executor::Executor(const Graph& graph, const MemoryPlan& plan, const ArenaLayout
       rows_are_.push_back(rows);
     }
   };
+  size_t slots = 0;
+  for (const Node& node : graph.nodes()) slots += node.inputs.size() + node.outputs.size();
+  nodes_.reserve(graph.nodes().size());
+  tensors_.reserve(slots);
+  rows_are_.reserve(slots);
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
     Prepared prepared{node.op.get(), tensors_.size(), node.inputs.size(), 0, node.outputs.size(), {}};

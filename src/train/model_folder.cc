@@ -58,6 +58,10 @@ ModelFolder open_model_folder(const std::filesystem::path& path, std::string_vie
          path.string(), folder.tokenizer->vocab_size(), folder.config.vocab_size);
   }
   check_type_ids(*folder.tokenizer, folder.config, path.string());
+  // A tokenizer's tables for this thread are there from the first word on. Plans count them, so they are there from the start,
+  // whether or not this run tokenizes before it is planned.
+  Encoding word;
+  folder.tokenizer->encode("snug", std::nullopt, {}, word);
   return folder;
 }
 
