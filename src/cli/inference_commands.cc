@@ -2,8 +2,10 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
+#include <utility>
 
 #include "cli/commands.h"
+#include "core/error.h"
 #include "core/json.h"
 
 namespace snug {
@@ -119,7 +121,7 @@ std::string as_text(const Prediction& prediction) {
 
 void add_input(CLI::App& command, InferenceOptions& options) {
   command.add_option("--input", options.input,
-                     "texts: .jsonl, .csv, .tsv, .txt (a text a line); tagged words: .conll; questions: SQuAD's .json; - is standard input");
+                     "texts: .jsonl, .csv, .tsv, .txt (a text a line); tagged words: as snug eval takes them; questions: SQuAD's .json; - is standard input");
   command.add_option("--text,--question", options.text, "one text, or question, instead of a file");
   command.add_option(spellings("--text-pair,--context"), options.text_pair, "the second text that goes with it: where the answer is");
 }
@@ -140,14 +142,16 @@ void add_predict(CLI::App& app) {
   command->add_flag("--json", flags->json, "one JSON object on standard output");
   command->callback([flags] {
     const bool list = flags->json && !flags->options.text;  // a file gives a list inside the one object
-    if (list) std::fputs("{\"predictions\": [", stdout);
-    bool first = true;
+    // Begun by the first prediction: whoever fails before it has written nothing.
+    const char* const begin = "{\"predictions\": [\n";
+    const char* before = begin;
     predict(flags->options, [&](const Prediction& prediction) {
-      if (list) std::fputs(first ? "\n" : ",\n", stdout);
-      first = false;
+      if (list) std::fputs(before, stdout);
+      before = ",\n";
       if (flags->json) std::fputs(as_json(prediction).dump().c_str(), stdout);
       else std::puts(as_text(prediction).c_str());
     });
+    if (list && before == begin) std::fputs(begin, stdout);
     if (flags->json) std::puts(list ? "\n]}" : "");
   });
 }
@@ -172,6 +176,29 @@ void add_embed(CLI::App& app) {
       std::fwrite(line.data(), 1, line.size(), stdout);
     });
   });
+}
+
+// Fails at once where nobody reads any more: there is no use in writing on.
+void show(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
+  fail(ErrorKind::kStorage, "cannot write to standard output");
+}
+
+// One text is shown as it is written, several at the end. Nothing is shown before the model writes: what is wrong with
+// flags, files or memory has been said by then.
+void run_generate(const GenerateOptions& options, bool json) {
+  const bool live = !json && options.prompts.size() == 1 && options.num_return == 1;
+  std::string unshown = live ? options.prompts[0] : "";
+  const GenerateSummary summary = generate(options, [&](size_t, const std::string& piece) {
+    if (live) show(std::exchange(unshown, "") + piece);
+  });
+  if (json) {
+    summary.write_json(show);
+    return show("\n");
+  }
+  if (live) show(unshown + "\n");
+  else for (const GeneratedText& text : summary.texts) show(fmt::format("{}{}\n---\n", text.prompt, text.text));
+  std::fputs(fmt::format("{} tokens, {:.0f} tokens/s\n", summary.tokens, summary.tokens_per_second).c_str(), stderr);
 }
 
 void add_generate(CLI::App& app) {
@@ -204,24 +231,7 @@ void add_generate(CLI::App& app) {
   command->add_flag("--sliding", o.sliding, "go on beyond the model's positions, forgetting the older half of the text");
   command->add_flag(spellings("--ignore-eos"), o.ignore_eos, "write on behind the end-of-text token");
   command->add_flag("--json", flags->json, "one JSON object on standard output");
-  command->callback([flags] {
-    // One text is shown as it is written, several when each is finished.
-    const bool live = !flags->json && flags->options.prompts.size() == 1 && flags->options.num_return == 1;
-    if (live) std::fputs(flags->options.prompts[0].c_str(), stdout);
-    const GenerateSummary summary = generate(flags->options, [live](size_t, const std::string& piece) {
-      if (!live) return;
-      std::fputs(piece.c_str(), stdout);
-      std::fflush(stdout);
-    });
-    if (flags->json) {
-      summary.write_json([](const std::string& piece) { std::fputs(piece.c_str(), stdout); });
-      std::puts("");
-      return;
-    }
-    if (live) std::puts("");
-    else for (const GeneratedText& text : summary.texts) std::puts(fmt::format("{}{}\n---", text.prompt, text.text).c_str());
-    std::fputs(fmt::format("{} tokens, {:.0f} tokens/s\n", summary.tokens, summary.tokens_per_second).c_str(), stderr);
-  });
+  command->callback([flags] { run_generate(flags->options, flags->json); });
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 
 namespace snug {
 
-inline constexpr uint32_t kCacheVersion = 5;
+inline constexpr uint32_t kCacheVersion = 6;
 
 // Written as it lies in memory, little-endian.
 struct CacheHeader {

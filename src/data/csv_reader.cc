@@ -174,7 +174,7 @@ void CsvReader::refuse_unclosed(size_t quote) {
   const uint64_t line = window_.line() + breaks_before(quote);
   const bool at_end = window_.size() < window_.max_record_bytes();
   pass_line(quote);
-  fail(ErrorKind::kInput, "{}: unclosed quote opened at line {}{}", window_.file(), line,
+  fail(ErrorKind::kInput, "{}: line {}: a quote opens that is never closed{}", window_.file(), line,
        at_end ? std::string() : fmt::format(" (no end after {} bytes)", window_.max_record_bytes()));
 }
 

@@ -84,4 +84,8 @@ DataFiles find_data_files(const std::string& flag, const std::string& list) {
   return result;
 }
 
+std::string name_of_files(const std::vector<std::filesystem::path>& files) {
+  return files.size() == 1 ? files[0].filename().string() : fmt::format("{} files", files.size());
+}
+
 }  // namespace snug

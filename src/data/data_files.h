@@ -19,4 +19,7 @@ struct DataFiles {
 // the list, kInput for a pattern without files and a file that is named twice.
 DataFiles find_data_files(const std::string& flag, const std::string& list);
 
+// What is said about files together is said under this name: that of the only one, or how many there are.
+std::string name_of_files(const std::vector<std::filesystem::path>& files);
+
 }  // namespace snug

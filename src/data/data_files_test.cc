@@ -48,5 +48,10 @@ TEST(DataFiles, AreListsAndPatternsWithOrWithoutWeights) {
   }
 }
 
+TEST(DataFiles, AreNamedTogether) {
+  EXPECT_EQ(name_of_files({"folder/a.csv"}), "a.csv");
+  EXPECT_EQ(name_of_files({"folder/a.csv", "b.csv"}), "2 files");
+}
+
 }  // namespace
 }  // namespace snug

@@ -122,6 +122,7 @@ class Dataset {
     bool continues = false;  // as in Example
   };
   Origin origin(uint64_t row) const;
+  uint64_t text_begin(uint64_t row) const;  // the first row from there on that does not continue another
 
  private:
   friend class RowWindow;  // reads rows
@@ -137,7 +138,6 @@ class Dataset {
   void add_range(uint64_t first, uint64_t count);
   bool has_windows() const;
   uint64_t rows_before_file(size_t file) const;  // of this dataset
-  uint64_t text_begin(uint64_t row) const;  // the first row from there on that does not continue another
 
   std::shared_ptr<const Files> files_;
   std::vector<Range> ranges_;

@@ -102,15 +102,20 @@ class RowEncoder {
         documents_(options.documents),
         id_bytes_(cache_id_bytes(tokenizer)),
         file_(std::move(file)),
-        encoder_(tokenizer, with_room_for_separator(options)) {}
+        max_length_(options.encoding.max_length),
+        encoder_(tokenizer, options.encoding) {}
 
   void encode(Block& block) {
     for (BlockRow& row : block.rows) {
       try {
-        if (documents_ && documents_->joined) {
-          encode_document(block, row);
-        } else {
+        if (!documents_) {
           encode_row(block, row);
+        } else if (documents_->joined) {
+          encode_document(row, block);
+          block.ids.insert(block.ids.end(), document_.begin(), document_.end());
+        } else {
+          encode_document(row, block);
+          add_pieces(block, row);
         }
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kInput) throw;  // not this row's fault
@@ -123,48 +128,51 @@ class RowEncoder {
   }
 
  private:
-  bool ends_rows() const { return documents_ && documents_->separator >= 0; }
-
-  static EncodingOptions with_room_for_separator(const DatasetOptions& options) {
-    EncodingOptions result = options.encoding;
-    if (options.documents && options.documents->separator >= 0) --result.max_length;
-    return result;
-  }
-
   void encode_row(Block& block, const BlockRow& row) {
     const std::span<const EncodedExample> examples = encoder_.encode(block.labelled(row));
     for (const EncodedExample& example : examples) check_ids(example.encoding.ids);
     for (const EncodedExample& example : examples) {
-      std::span<const int32_t> ids = example.encoding.ids;
-      if (ends_rows()) {
-        ended_.assign(ids.begin(), ids.end());
-        ended_.push_back(documents_->separator);
-        ids = ended_;
-      }
-      const size_t before = block.records.size();
-      append_record({.split = ends_rows() ? uint32_t(ids.size()) : first_text_size(example.encoding),
-                     .row = uint32_t(row.number),
-                     .continues = example.continues,
-                     .labels = example.labels,
-                     .ids = ids,
-                     .tags = example.tags},
-                    id_bytes_, block.records);
-      block.sizes.push_back(uint32_t(block.records.size() - before));
-      block.tokens += ids.size();
-      block.longest = std::max(block.longest, uint32_t(ids.size()));
+      add_record(block, {.split = first_text_size(example.encoding),
+                         .row = uint32_t(row.number),
+                         .continues = example.continues,
+                         .labels = example.labels,
+                         .ids = example.encoding.ids,
+                         .tags = example.tags});
     }
     block.long_rows += encoder_.was_long();
     ++block.encoded_rows;
   }
 
-  // Without special tokens: documents are joined by the separator alone.
-  void encode_document(Block& block, const BlockRow& row) {
+  // Without special tokens: documents end with the separator alone.
+  void encode_document(const BlockRow& row, const Block& block) {
     const std::string_view text(block.text.data() + row.text_begin, row.text_size);
     tokenizer_.encode(text, std::nullopt, {.truncation = Truncation::kNone, .special_tokens = false}, encoding_);
     for (const int32_t id : encoding_.ids) SNUG_CHECK(id >= 0 && id < tokenizer_.vocab_size());
-    block.ids.insert(block.ids.end(), encoding_.ids.begin(), encoding_.ids.end());
-    const bool ends = !row.continues && !encoding_.ids.empty();
-    if (ends && documents_->separator >= 0) block.ids.push_back(documents_->separator);
+    document_ = encoding_.ids;
+    const bool ends = !row.continues && !document_.empty();
+    if (ends && documents_->separator >= 0) document_.push_back(documents_->separator);
+  }
+
+  // A document of its own: an example, or as many as it takes. No token is lost.
+  void add_pieces(Block& block, const BlockRow& row) {
+    for (size_t first = 0; first < document_.size(); first += max_length_) {
+      const auto ids = std::span<const int32_t>(document_).subspan(first, std::min(max_length_, document_.size() - first));
+      add_record(block, {.split = uint32_t(ids.size()),
+                         .row = uint32_t(row.number),
+                         .continues = first + ids.size() < document_.size(),
+                         .labels = kNoLabel,
+                         .ids = ids,
+                         .tags = {}});
+    }
+    ++block.encoded_rows;
+  }
+
+  void add_record(Block& block, const RecordContents& record) {
+    const size_t before = block.records.size();
+    append_record(record, id_bytes_, block.records);
+    block.sizes.push_back(uint32_t(block.records.size() - before));
+    block.tokens += record.ids.size();
+    block.longest = std::max(block.longest, uint32_t(record.ids.size()));
   }
 
   void check_ids(std::span<const int32_t> ids) const {
@@ -187,9 +195,10 @@ class RowEncoder {
   std::optional<DocumentOptions> documents_;
   uint32_t id_bytes_;
   std::string file_;
+  size_t max_length_;
   ExampleEncoder encoder_;
-  Encoding encoding_;           // of documents that are joined
-  std::vector<int32_t> ended_;  // ids of a row and the separator
+  Encoding encoding_;              // of a document
+  std::vector<int32_t> document_;  // its ids and the separator
 };
 
 // Blocks go round: filled by the owner, encoded by any thread, collected by the owner in order.

@@ -70,10 +70,16 @@ TEST_F(DocumentsTest, RowsAreDocumentsWithASeparatorBehindEach) {
   EXPECT_EQ(data.separator(), 2);
   EXPECT_GT(data.most_sequences(), 2u);
   EXPECT_EQ(open("a.jsonl", jsonl, 64, {.separator = 2, .attention_crosses = true}).most_sequences(), 1u);
-  // Each document a row of its own, its end marked.
+  // Each document a row of its own, its end marked; two are empty.
   const Dataset whole = open("a.jsonl", jsonl, 64, {.joined = false, .separator = 2});
-  EXPECT_EQ(whole.rows(), 50u);
-  EXPECT_EQ(RowByRow(whole).read(20).ids.size(), 21u);
+  EXPECT_EQ(whole.rows(), 48u);
+  EXPECT_EQ(RowByRow(whole).read(18).ids.size(), 21u);
+  EXPECT_EQ(all_ids(whole), expected);
+  // Or several, of which the last has the end.
+  const Dataset pieces = open("a.jsonl", jsonl, 8, {.joined = false, .separator = 2});
+  EXPECT_GT(pieces.rows(), 100u);
+  EXPECT_EQ(pieces.longest(), 8u);
+  EXPECT_EQ(all_ids(pieces), expected);
 }
 
 TEST_F(DocumentsTest, EveryTokenIsSeenOncePerEpochAndPredictsItsNext) {

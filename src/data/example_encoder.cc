@@ -33,10 +33,21 @@ std::span<EncodedExample> ExampleEncoder::encode(const LabelledRow& row) {
     encode_whole(row);
   }
   for (EncodedExample& example : std::span(examples_).first(count_)) {
+    if (options_.empty_is_end && example.encoding.ids.empty()) stand_in(example.encoding);
     example.labels.assign(row.labels.begin(), row.labels.end());
     if (options_.labelling == Labelling::kAnswer) place_answer(row, example);
   }
   return std::span(examples_).first(count_);
+}
+
+// GPT-2's tokenizer gives no token for an empty text, and models read at least one: as in generation, the end-of-text token
+// stands for it.
+void ExampleEncoder::stand_in(Encoding& encoding) const {
+  const int32_t end = tokenizer_->special_ids().eos;
+  if (end < 0) fail(ErrorKind::kInput, "the text is empty, and the tokenizer has no end-of-text token to stand for it");
+  encoding.ids = {end};
+  encoding.type_ids = {0};
+  encoding.offsets = {{}};
 }
 
 void ExampleEncoder::encode_whole(const LabelledRow& row) {
@@ -77,7 +88,8 @@ void ExampleEncoder::place_words(const LabelledRow& row) {
     int64_t last_word = -1;
     for (size_t t = 0; t < tokens; ++t) {
       const Span span = example.encoding.offsets[t];
-      if (span.begin == span.end) continue;  // a special token
+      // Of a byte-level vocabulary the space before a word may be a token without a place of its own: it is the word's first.
+      if (span.begin == span.end && tokenizer_->is_special(example.encoding.ids[t])) continue;
       // Behind the space that was put before the text.
       const size_t begin = span.begin > 0 ? span.begin - 1 : 0;
       while (code_point < begin) next_code_point(row.text, byte), ++code_point;

@@ -21,6 +21,7 @@ struct EncodingOptions {
   size_t max_length = 512;  // tokens including specials
   LongTexts long_texts = LongTexts::kHead;
   size_t stride = 0;  // tokens that a window shares with the one before it
+  bool empty_is_end = false;  // a text without a token is read as the end-of-text token: where nothing is learned from it
 };
 
 // A row whose labels are numbers.
@@ -52,6 +53,7 @@ class ExampleEncoder {
 
  private:
   void encode_whole(const LabelledRow& row);
+  void stand_in(Encoding& encoding) const;
   void encode_windows(std::string_view text, std::optional<std::string_view> pair);
   void place_words(const LabelledRow& row);
   void place_answer(const LabelledRow& row, EncodedExample& example) const;

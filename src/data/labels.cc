@@ -259,11 +259,11 @@ LabelSet merged_labels(std::span<const FileLabels> files) {
 }
 
 void check_classes(const LabelSet& labels, const std::string& file) {
-  if (labels.names.size() == 1) {
-    fail(ErrorKind::kInput, "{}: every row has the label {}; expected at least two classes", file, shown(labels.names[0]));
-  }
   if (are_integers_beside_minus_one(labels.names)) {
     fail(ErrorKind::kInput, "{}: label \"-1\" marks rows without a label, as in GLUE's test files; leave those rows out, or give the class a name", file);
+  }
+  if (labels.names.size() == 1) {
+    fail(ErrorKind::kInput, "{}: every row has the label {}; expected at least two classes", file, shown(labels.names[0]));
   }
 }
 

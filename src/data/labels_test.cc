@@ -1,5 +1,6 @@
 #include "data/labels.h"
 
+#include "data/row_labels.h"
 #include "data/test_support.h"
 
 namespace snug {
@@ -73,6 +74,24 @@ TEST(Labels, RefuseAColumnOfValues) {
     for (uint64_t i = 0; i <= 100'000; ++i) collector.add("v" + std::to_string(i), i + 2);
   });
   EXPECT_NE(error.find("line 100002: more than 100000 different labels"), error.npos) << error;
+}
+
+TEST(Labels, CountOnceInARowThatRepeatsThem) {
+  RowLabeller labeller(Labelling::kClasses, {.need = LabelNeed::kRequired, .file = "x.csv"}, ',');
+  RowLabels labels;
+  for (const char* list : {"a,b,a", "a, a", "b"}) labeller.add({.label = list}, labels);
+  EXPECT_EQ(labeller.finish().counts, (std::vector<uint64_t>{2, 2}));
+}
+
+TEST(Labels, OfWordsMayBeMissingWhereTheReaderLetsThem) {
+  RowLabeller labeller(Labelling::kTags, {.need = LabelNeed::kRequired, .file = "x.jsonl"}, ',');
+  RowLabels labels;
+  const Word words[] = {{0, 1, "O"}, {2, 3, ""}};
+  labeller.add({.text = "a b", .words = words}, labels);
+  ASSERT_EQ(labels.words.size(), 2u);
+  EXPECT_EQ(labels.words[0].tag, 0);
+  EXPECT_EQ(labels.words[1].tag, -1);
+  EXPECT_EQ(labeller.finish().counts, (std::vector<uint64_t>{1}));
 }
 
 TEST(Labels, FindSaysMinusOneWhenUnknown) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "data/data_files.h"
 #include "data/dataset.h"
 #include "data/row_stream.h"
 
@@ -27,7 +28,8 @@ class RowFiles {
   void leave_out(const Error& error);
 
   const std::filesystem::path& file() const { return files_[file_]; }  // of that row
-  uint64_t skipped_rows() const { return skipped_.count(); }
+  std::string name() const { return name_of_files(files_); }           // of all files
+  const SkippedRows& skipped() const { return skipped_; }
 
  private:
   void open(size_t file);

@@ -80,7 +80,9 @@ void RowLabeller::label(const Row& row, RowLabels& out) {
       for (std::string_view rest = row.label.value_or(""); !rest.empty();) {
         const size_t end = std::min(rest.find(separator_), rest.size());
         const int32_t id = collector_.add(trimmed(rest.substr(0, end)), row.line);
-        if (id >= 0 && std::ranges::find(out.labels, id) == out.labels.end()) out.labels.push_back(id);
+        const bool repeated = std::ranges::find(out.labels, id) != out.labels.end();
+        if (repeated) collector_.remove(id);  // a label counts once a row
+        if (id >= 0 && !repeated) out.labels.push_back(id);
         rest.remove_prefix(std::min(end + 1, rest.size()));
       }
       break;
@@ -93,13 +95,8 @@ void RowLabeller::label(const Row& row, RowLabels& out) {
       }
       break;
     case Labelling::kTags:
-      for (const Word& word : row.words) {
-        if (needed && word.label.empty()) {
-          fail(ErrorKind::kInput, "{}: line {}: the word \"{}\" has no label", settings_.file, row.line,
-               row.text.substr(word.begin, word.end - word.begin));
-        }
-        out.words.push_back({word.begin, word.end, collector_.add(word.label, row.line)});
-      }
+      // Where tags are needed, the reader has refused words without one, but for those that shall count for nothing.
+      for (const Word& word : row.words) out.words.push_back({word.begin, word.end, collector_.add(word.label, row.line)});
       break;
     case Labelling::kAnswer:
       if (row.answers.empty()) break;

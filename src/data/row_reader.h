@@ -30,7 +30,7 @@ enum class RowKind : uint8_t {
 
 struct Word {
   size_t begin = 0, end = 0;  // bytes of the text
-  std::string_view label{};   // empty where there is none (in JSON, -100 too)
+  std::string_view label{};   // empty where there is none; where labels are required, only for JSON's -100
 };
 
 struct Answer {

@@ -89,8 +89,8 @@ TEST(RowReader, RefusesBadInputWithTheLine) {
   const std::string deep(200, '[');
   const std::vector<BadInput> cases = {
       {"x.csv", "", "the file is empty"},
-      {"x.csv", "text,label\na,1\n\"b,0\nc,1\n", "unclosed quote opened at line 3"},
-      {"x.csv", "text,label\n\"a\nb\",1\n\"c", "unclosed quote opened at line 4"},
+      {"x.csv", "text,label\na,1\n\"b,0\nc,1\n", "line 3: a quote opens that is never closed"},
+      {"x.csv", "text,label\n\"a\nb\",1\n\"c", "line 4: a quote opens that is never closed"},
       {"x.csv", "text,label\na,1\nb\n", "line 3: 1 column, expected 2"},
       {"x.csv", "text,label\n\"x\ny\",1\nb,c,d\n", "line 4: 3 columns, expected 2"},
       {"x.csv", "text,label\n\"a\"b,1\n", "line 2: text after the closing quote of column 1"},
@@ -178,7 +178,7 @@ TEST(RowReader, RefusesOverlongRecordsAndTakesLongOnes) {
             }),
             "3: x.csv: line 2: record not finished after 1000 bytes, the most it may have");
   EXPECT_EQ(error_of([&] { parse_rows("text,label\n\"" + long_text, "x.csv", small); }),
-            "3: x.csv: unclosed quote opened at line 2 (no end after 1000 bytes)");
+            "3: x.csv: line 2: a quote opens that is never closed (no end after 1000 bytes)");
   EXPECT_EQ(error_of([&] { parse_rows("text\tlabel\n" + long_text, "x.tsv", small); }),
             "3: x.tsv: line 2: not finished after 1000 bytes, the most a line may have");
   const RowReaderOptions crowded{.record_room = 300'000};

@@ -9,6 +9,9 @@
 
 namespace snug {
 
+// What was found to be wrong with a row without knowing where the row is from, said with its place.
+Error with_place(const Error& error, const std::string& file, const Row& row);
+
 class RowStream {
  public:
   // `skipped` (null: a wrong row is an error) must outlive the stream; `file` is for its list.

@@ -12,6 +12,9 @@
 
 namespace snug {
 
+// "a.csv: 3 rows are wrong and left out".
+std::string skipped_rows_text(const std::string& name, uint64_t count);
+
 class SkippedRows {
  public:
   static constexpr uint64_t kMostListed = 100'000;

@@ -22,8 +22,8 @@ std::vector<Case> cases() {
       {"columns.csv", RowKind::kTexts, "text,label\na,0\nb\nc,1,2\nd,1\n", {"a", "d"}, {"line 3: 1 column", "line 4: 3 columns"}},
       {"utf8.csv", RowKind::kTexts, "text,label\na,0\n\xff\xfe,1\nd,1\n", {"a", "d"}, {"line 3, byte 1: not UTF-8"}},
       {"quotes.csv", RowKind::kTexts, "text,label\n\"a\nb\",0\n\"c\"x,1\nd,1\n", {"a\nb", "d"}, {"line 4: text after the closing quote"}},
-      {"unclosed.csv", RowKind::kTexts, "text,label\na,0\n\"b,1\nc,1\nd,0\n", {"a", "c", "d"}, {"unclosed quote opened at line 3"}},
-      {"last.csv", RowKind::kTexts, "text,label\na,0\n\"b,1", {"a"}, {"unclosed quote opened at line 3"}},
+      {"unclosed.csv", RowKind::kTexts, "text,label\na,0\n\"b,1\nc,1\nd,0\n", {"a", "c", "d"}, {"line 3: a quote opens that is never closed"}},
+      {"last.csv", RowKind::kTexts, "text,label\na,0\n\"b,1", {"a"}, {"line 3: a quote opens that is never closed"}},
       {"lines.tsv", RowKind::kTexts, "text\tlabel\na\t0\nb\n\xc0\t1\nd\t1\n", {"a", "d"}, {"line 3: 1 column", "line 4, byte 1: not UTF-8"}},
       {"objects.jsonl", RowKind::kTexts,
        "{\"text\": \"a\", \"label\": 0}\n{\"text\": 1, \"label\": 0}\n{\"text\"\n[1]\n{\"text\": \"e\", \"label\": 1}\n{\"text\": \"f\", \"labe",
@@ -52,6 +52,30 @@ TEST(SkippedRows, AreLeftOutByEveryReader) {
     }
     EXPECT_EQ(rows.number() + 1, test.texts.size() + test.reasons.size()) << test.name;
   }
+}
+
+TEST(SkippedRows, AreCountedInWords) {
+  EXPECT_EQ(skipped_rows_text("2 files", 1), "2 files: 1 row is wrong and left out");
+  EXPECT_EQ(skipped_rows_text("a.csv", 3), "a.csv: 3 rows are wrong and left out");
+}
+
+TEST(SkippedRows, AreSaidWithTheirPlace) {
+  const Error error(ErrorKind::kInput, "too long", "cut it");
+  EXPECT_STREQ(with_place(error, "x.csv", {.line = 7}).what(), "x.csv: line 7: too long");
+  const Error placed = with_place(error, "x.json", {.line = 1, .id = "q1"});
+  EXPECT_STREQ(placed.what(), "x.json: line 1: question \"q1\": too long");
+  EXPECT_EQ(placed.hint(), "cut it");
+}
+
+TEST(SkippedRows, ListTheLineOfAQuoteThatIsNeverClosed) {
+  const TemporaryFolder folder;
+  SkippedRows skipped(folder.path() / "skipped.jsonl");
+  RowStream rows(open_rows(memory_source("text,label\na,0\n\"b,1\nc,1\n"), "x.csv", {}), "x.csv", &skipped);
+  for (Row row; rows.next(row);) {
+  }
+  skipped.commit();
+  const std::string list = read_small_file(folder.path() / "skipped.jsonl");
+  EXPECT_TRUE(list.starts_with(R"({"file":"x.csv","line":3,"reason":)")) << list;
 }
 
 // Where the rest of a file cannot be read, there is nothing to go on with.

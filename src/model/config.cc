@@ -13,6 +13,7 @@ namespace snug {
 namespace {
 
 constexpr int64_t kMaxLabels = 1'000'000;
+constexpr int64_t kDefaultLabels = 2;  // transformers'
 
 struct ActivationName {
   std::string_view name;
@@ -388,16 +389,25 @@ class ConfigReader {
 
   void read_num_labels(bool named) {
     const Json* value = value_of("num_labels");
-    if (value == nullptr) return;
+    if (value == nullptr) {
+      // transformers leaves its default out of the file; a model without such a head has no classes at all.
+      const Head head = head_of(config_);
+      if (!named && (head == Head::kClassifier || head == Head::kTagger)) number_labels(kDefaultLabels);
+      return;
+    }
     if (!value->is_number_integer() || *value < 1 || *value > kMaxLabels) {
       bad("num_labels is {}, expected an integer from 1 to {}", shown(*value), kMaxLabels);
     }
     const auto count = value->get<int64_t>();
     if (!named) {
-      for (int64_t id = 0; id < count; ++id) config_.labels.push_back(fmt::format("LABEL_{}", id));
+      number_labels(count);
     } else if (count != config_.num_labels()) {
       bad("num_labels is {}, but {} labels are named", count, config_.num_labels());
     }
+  }
+
+  void number_labels(int64_t count) {
+    for (int64_t id = 0; id < count; ++id) config_.labels.push_back(fmt::format("LABEL_{}", id));
   }
 
   const Json& document_;

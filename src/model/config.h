@@ -51,7 +51,7 @@ struct ModelConfig {
   bool quantized = false;           // the weights of layers and words are int8, as snug quantize writes them
   double initializer_range = 0.02;
   double layer_norm_eps = 1e-12;
-  std::vector<std::string> labels;  // by id; empty where the file names none
+  std::vector<std::string> labels;  // by id; empty where the file names none and its head needs none
   std::optional<Problem> problem;   // where the file names one
   std::string raw;                  // the document as it was read
 

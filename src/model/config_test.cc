@@ -50,6 +50,18 @@ TEST(ParseConfig, ReadsWhatIsThere) {
   EXPECT_EQ(with(R"({"model_type": null, "architectures": null})").family, Family::kBert);
 }
 
+// transformers leaves id2label out where it is its default, two classes.
+TEST(ParseConfig, HeadsOfClassesHaveTwoWhereTheFileIsSilent) {
+  const std::vector<std::string> two = {"LABEL_0", "LABEL_1"};
+  EXPECT_EQ(with(R"({"architectures": ["BertForSequenceClassification"]})").labels, two);
+  EXPECT_EQ(with(R"({"architectures": ["BertForTokenClassification"], "id2label": null})").labels, two);
+  EXPECT_EQ(with(R"({"architectures": ["BertForTokenClassification"], "num_labels": 3})").num_labels(), 3);
+  EXPECT_EQ(with(R"({"architectures": ["BertForSequenceClassification"], "label2id": {"only": 0}})").num_labels(), 1);
+  for (const char* bare : {"BertModel", "BertForMaskedLM", "BertForQuestionAnswering"}) {
+    EXPECT_EQ(with(Json{{"architectures", {bare}}}.dump().c_str()).num_labels(), 0) << bare;
+  }
+}
+
 TEST(ParseConfig, RefusesBadValuesByName) {
   struct Case {
     const char* changes;

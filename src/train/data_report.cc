@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/progress.h"
+#include "data/data_files.h"
 #include "data/row_stream.h"
 #include "metrics/external_sort.h"
 
@@ -149,6 +150,28 @@ class Examiner {
   Encoding encoding_;
 };
 
+// What snug train refuses about the labels of all files together.
+void check_labels(const DataReportOptions& options, FilesReport& report) {
+  if (options.labelling != Labelling::kClass) return;
+  LabelSet labels;
+  for (const auto& label : report.labels) labels.names.push_back(label.first);
+  try {
+    check_classes(labels, name_of_files(options.files));
+  } catch (const Error& error) {
+    report.problems.emplace_back(error.what());
+  }
+}
+
+// Labels that only validation has cannot be measured: snug train refuses them.
+void check_validation_labels(const FilesReport& files, const std::string& name, FilesReport& validation) {
+  if (files.labels.empty() || !files.problems.empty()) return;  // then not all of them are known
+  for (const auto& label : validation.labels) {
+    if (files.labels.contains(label.first)) continue;
+    validation.problems.push_back(fmt::format("{}: label \"{}\" is not in the training files", name, label.first));
+    if (validation.problems.size() == SkippedRows::kMostShown) break;
+  }
+}
+
 void refuse_without_rows(const FilesReport& report, const std::vector<std::filesystem::path>& files) {
   if (report.rows > 0) return;
   if (report.bad_rows == 0) fail(ErrorKind::kInput, "{}: no rows of data", files[0].string());
@@ -173,14 +196,19 @@ uint64_t FilesReport::longer_than(size_t length) const {
 }
 
 DataReport examine_data(const DataReportOptions& options) {
+  if (options.max_length > 0 && options.tokenizer == nullptr) {
+    throw Error(ErrorKind::kUsage, "--max-length counts tokens, which only a model has", "--model DIR names one");
+  }
   DataReport report;
   report.options = options;
   Examiner examiner(options);
   report.files = examiner.read(options.files, /*validation=*/false);
   refuse_without_rows(report.files, options.files);
+  check_labels(options, report.files);
   if (!options.validation.empty()) {
     report.validation = examiner.read(options.validation, /*validation=*/true);
     refuse_without_rows(*report.validation, options.validation);
+    check_validation_labels(report.files, name_of_files(options.validation), *report.validation);
   }
   examiner.compare(report);
   return report;

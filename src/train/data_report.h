@@ -52,7 +52,7 @@ struct DataReport {
   std::string to_json() const;
 };
 
-// Files without any row that can be read are refused (kInput).
+// Files without any row that can be read are refused (kInput), and so is a max_length without a tokenizer (kUsage).
 DataReport examine_data(const DataReportOptions& options);
 
 }  // namespace snug

@@ -5,14 +5,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/process_memory.h"
 #include "core/progress.h"
 #include "data/batch_builder.h"
 #include "data/row_reader.h"
 #include "text/text_stream.h"
 #include "train/session.h"
+#include "train/task_evaluation.h"
 #include "train/training_job.h"
 
 namespace snug {
@@ -24,18 +27,27 @@ constexpr int64_t kPromptTokens = 512;
 constexpr uint64_t kWrittenBytes = 12;
 // After sliding, the draws of a text count on from here.
 constexpr int32_t kNumbersPerSlide = 1 << 20;
+// Longer than anybody waits for, and small enough that no sum of tokens and no count of bytes overflows.
+constexpr int64_t kMostNewTokens = 1'000'000'000;
+// What the tokenizer makes of a text in bytes of the text: much where it has no white space and is one word. Measured.
+constexpr uint64_t kTokenizingTimes = 20;
+// Prompts that take no more than this are read whatever the budget, so that the plan can say how much would be enough.
+constexpr uint64_t kUsualPromptBytes = 16 << 20;
 
 void check(const GenerateOptions& o) {
-  const auto require = [](bool good, const char* flag, double value, const char* expected) {
+  const auto require = [](bool good, const char* flag, auto value, const std::string& expected) {
     if (!good) fail(ErrorKind::kUsage, "{} is {}, expected {}", flag, value, expected);
   };
-  require(o.max_new_tokens > 0, "--max-new-tokens", double(o.max_new_tokens), "a number above zero");
+  require(o.max_new_tokens > 0 && o.max_new_tokens <= kMostNewTokens, "--max-new-tokens", o.max_new_tokens,
+          fmt::format("1 to {}", kMostNewTokens));
   require(o.temperature >= 0, "--temperature", o.temperature, "zero or more");
-  require(o.top_k >= 0, "--top-k", double(o.top_k), "zero or more");
+  require(o.top_k >= 0, "--top-k", o.top_k, "zero or more");
   require(o.top_p > 0 && o.top_p <= 1, "--top-p", o.top_p, "above 0 and at most 1");
   require(o.repetition_penalty > 0, "--repetition-penalty", o.repetition_penalty, "a number above zero");
-  require(o.num_return > 0 && o.num_return < kNumbersPerSlide, "--num-return", double(o.num_return), "a number above zero");
-  require(o.batch_size > 0, "--batch-size", double(o.batch_size), "a number above zero");
+  require(o.num_return > 0 && o.num_return < kNumbersPerSlide, "--num-return", o.num_return,
+          fmt::format("1 to {}", kNumbersPerSlide - 1));
+  require(o.batch_size > 0, "--batch-size", o.batch_size, "a number above zero");
+  if (std::ranges::find(o.stop, "") != o.stop.end()) fail(ErrorKind::kUsage, "--stop is empty, expected a text");
   if (o.prompts.empty() == o.input.empty()) fail(ErrorKind::kUsage, "give either --prompt or --input");
 }
 
@@ -85,7 +97,7 @@ struct Writing {
   std::vector<int32_t> ids;  // the prompt and what was written
   int64_t position = 0;      // of the next token that the model has not read, in its own count
   size_t unread = 0;         // index of that token in ids
-  int32_t slides = 0;
+  uint32_t slides = 0;
   TextStream decoder;
   StopFinder stops;
 };
@@ -96,7 +108,12 @@ class Generator {
   GenerateSummary run();
 
  private:
+  uint64_t room_for_prompts();
+  uint64_t record_room(const std::filesystem::path& file) const;
   void read_prompts();
+  void read_prompt_file();
+  void count_prompt(const std::string& text, size_t number);
+  void add_prompt(const std::string& text);
   int64_t needed_context() const;
   void make_plan_and_start();
   void write_together(size_t first, size_t count);
@@ -107,61 +124,103 @@ class Generator {
   void finish(Writing& text, const char* reason);
   void slide(Writing& text);
   BatchBuilder::Text place_of(const Writing& text) const {
-    return {text.number % size_t(session_.plan().capacity.sequences), int32_t(text.number) + text.slides * kNumbersPerSlide};
+    // Begins again with the first numbers after 2048 slides; negative ones would mean something else in a batch.
+    const uint32_t number = uint32_t(text.number) + text.slides * uint32_t(kNumbersPerSlide);
+    return {text.number % size_t(session_.plan().capacity.sequences), int32_t(number & uint32_t(INT32_MAX))};
   }
 
   GenerateOptions options_;
   const std::function<void(size_t, const std::string&)>& on_piece_;
   Session session_;
   int32_t end_ = -1;
-  std::vector<std::vector<int32_t>> prompts_;  // as ids
+  const uint64_t prompt_room_;
+  uint64_t prompt_bytes_ = 0;
+  std::vector<std::vector<int32_t>> prompts_;  // as ids; of one that is too long the last, one above the model's positions
+  Encoding encoding_;
   int64_t context_ = 0;
   std::unique_ptr<BatchBuilder> batch_;
   GenerateSummary summary_;
 };
 
 Generator::Generator(const GenerateOptions& options, const std::function<void(size_t, const std::string&)>& on_piece)
-    : options_(options), on_piece_(on_piece), session_(options, Head::kCausalLm), end_(session_.folder().end_of_text()) {
+    : options_(options),
+      on_piece_(on_piece),
+      session_(options, Head::kCausalLm),
+      end_(session_.folder().end_of_text()),
+      prompt_room_(room_for_prompts()) {
   read_prompts();
   context_ = needed_context();
   make_plan_and_start();
 }
 
-void Generator::read_prompts() {
-  std::vector<std::string> texts = options_.prompts;
-  if (!options_.input.empty()) {
-    RowReaderOptions reader_options;
-    reader_options.columns = {.text = options_.text_column, .text_pair = "-"};
-    reader_options.labels = LabelNeed::kIgnored;
-    reader_options.has_header = options_.header;
-    const auto reader = open_rows(options_.input, reader_options);
-    for (Row row; reader->next(row);) texts.emplace_back(row.text);
-  }
-  if (texts.empty()) fail(ErrorKind::kInput, "{}: no prompts", options_.input);
-  Encoding encoding;
-  for (const std::string& text : texts) {
-    session_.folder().tokenizer->encode(text, std::nullopt, {.truncation = Truncation::kNone, .special_tokens = false}, encoding);
-    prompts_.push_back(encoding.ids);
-    if (prompts_.back().empty()) {
-      if (end_ < 0) fail(ErrorKind::kUsage, "an empty prompt needs a tokenizer with an end-of-text token");
-      prompts_.back().push_back(end_);
-    }
-    for (int64_t i = 0; i < options_.num_return; ++i) {
-      summary_.texts.emplace_back().prompt = text;
-    }
-  }
+// What prompts may take: the arena is not there yet, so it is all that the process does not occupy by now.
+uint64_t Generator::room_for_prompts() {
+  if (session_.platform().name() != "cpu") return std::numeric_limits<uint64_t>::max();  // texts are not where the budget is
+  trim_allocator();
+  const uint64_t budget = session_.platform().budget(options_.memory_bytes), occupied = resident_bytes();
+  return budget > occupied ? budget - occupied : 0;
 }
 
-// Tokens a text can grow to. Prompts beyond the model's positions are refused, or with --sliding cut to their end.
+uint64_t Generator::record_room(const std::filesystem::path& file) const {
+  constexpr uint64_t kMany = 2 * kUsualTextBytes;
+  const uint64_t reading_times = (reading_bytes(file, kMany) - reading_bytes(file, 0)) / kMany;
+  return std::max(prompt_room_ / (reading_times + kTokenizingTimes), kUsualTextBytes);
+}
+
+void Generator::read_prompts() {
+  if (!options_.input.empty()) read_prompt_file();
+  for (const std::string& text : options_.prompts) add_prompt(text);
+  if (prompts_.empty()) fail(ErrorKind::kInput, "{}: no prompts", options_.input);
+}
+
+void Generator::read_prompt_file() {
+  RowReaderOptions reading = reader_options(options_, RowKind::kTexts, LabelNeed::kIgnored);
+  reading.columns.text_pair = "-";
+  reading.record_room = record_room(options_.input == "-" ? "." + reading.stdin_format : options_.input);
+  const auto reader = open_rows(options_.input, reading);
+  Progress progress("reading " + options_.input, 0, "prompts");
+  for (Row row; reader->next(row); progress.update(prompts_.size())) add_prompt(std::string(row.text));
+}
+
+// Refuses a prompt for which there is no room. A list that grows is there twice for a moment, the new one with as much room
+// again, so that each of its elements counts three times.
+void Generator::count_prompt(const std::string& text, size_t number) {
+  prompt_bytes_ += 3 * sizeof(prompts_[0]) + sizeof(int32_t) * std::min(text.size(), size_t(session_.model().max_length()));
+  prompt_bytes_ += uint64_t(options_.num_return) * (3 * sizeof(GeneratedText) + text.size());
+  if (prompt_bytes_ <= std::max(prompt_room_, kUsualPromptBytes)) return;
+  throw Error(ErrorKind::kBudget,
+              fmt::format("the prompts up to number {} take {}, of the memory {} are left", number, format_bytes(prompt_bytes_),
+                          format_bytes(prompt_room_)),
+              "all prompts are kept: give more with --memory, fewer prompts at a time, or a smaller --num-return");
+}
+
+// Prompts beyond the model's positions are refused, or with --sliding cut to their end.
+void Generator::add_prompt(const std::string& text) {
+  const auto positions = size_t(session_.model().max_length());
+  const size_t number = prompts_.size() + 1;
+  count_prompt(text, number);
+  const EncodeOptions encoding = {.max_length = positions + 1,  // one more shows that it is too long
+                                  .keep = options_.sliding ? Keep::kTail : Keep::kHead,
+                                  .special_tokens = false};
+  session_.folder().tokenizer->encode(text, std::nullopt, encoding, encoding_);
+  if (encoding_.ids.size() > positions && !options_.sliding) {
+    throw Error(ErrorKind::kUsage, fmt::format("prompt {} has more than {} tokens, the most that the model reads", number, positions),
+                "--sliding reads the end of it and goes on beyond the model's positions");
+  }
+  if (encoding_.ids.empty()) {
+    if (end_ < 0) fail(ErrorKind::kUsage, "an empty prompt needs a tokenizer with an end-of-text token");
+    encoding_.ids.push_back(end_);
+  }
+  prompts_.push_back(encoding_.ids);
+  for (int64_t i = 0; i < options_.num_return; ++i) summary_.texts.emplace_back().prompt = text;
+}
+
+// Tokens a text can grow to; the last that is written need not be read.
 int64_t Generator::needed_context() const {
   const int64_t positions = session_.model().max_length();
   int64_t longest = 0;
   for (const auto& prompt : prompts_) longest = std::max(longest, int64_t(prompt.size()));
-  if (longest >= positions && !options_.sliding) {
-    throw Error(ErrorKind::kUsage, fmt::format("a prompt has {} tokens, the model reads at most {}", longest, positions),
-                "--sliding reads the end of it and goes on beyond the model's positions");
-  }
-  if (longest + options_.max_new_tokens > positions && !options_.sliding) {
+  if (longest + options_.max_new_tokens > positions + 1 && !options_.sliding) {
     warn(fmt::format("the model has {} positions: writing stops there (--sliding goes on)", positions));
   }
   return std::min(positions, longest + options_.max_new_tokens);
@@ -214,7 +273,7 @@ void Generator::write_together(size_t first, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     Writing& text = texts.emplace_back(first + i, options_, *session_.folder().tokenizer);
     text.ids = prompts_[(first + i) / size_t(options_.num_return)];
-    if (int64_t(text.ids.size()) >= context_ && options_.sliding) slide(text);
+    if (int64_t(text.ids.size()) > context_) slide(text);
     active.push_back(&text);
   }
   while (!active.empty()) {
@@ -314,7 +373,7 @@ void GenerateSummary::write_json(const std::function<void(const std::string&)>& 
                               {"tokens", text.tokens},
                               {"finish_reason", text.finish_reason},
                               {"log_probability", text.log_probability}};
-    write(before + json.dump());
+    write(before + json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
     before = ",\n    ";
   }
   const OrderedJson rest = {{"tokens", tokens},

@@ -30,7 +30,7 @@ class LoadedModel {
  public:
   LoadedModel(const CommonOptions& options, Task task, Head head, const GraphOptions& graph,
               const std::function<uint64_t(const Session&, const EncodingOptions&, const Dims&)>& more_bytes = {})
-      : session_(options, head), encoding_(encoding_options(options, task, session_.model().max_length())) {
+      : session_(opened(options, head)), encoding_(encoding_options(options, task, session_.model().max_length())) {
     const auto longest = int64_t(encoding_.max_length);
     const Workload workload = {.batch_size = kMaxSequences,
                                .longest = longest,
@@ -52,6 +52,16 @@ class LoadedModel {
   }
 
  private:
+  // Weights of another shape come with advice for training, which may make a new head; here there is none to be made.
+  static Session opened(const CommonOptions& options, Head head) {
+    try {
+      return Session(options, head);
+    } catch (const Error& error) {
+      if (error.hint().find("--ignore-mismatched-sizes") == std::string::npos) throw;
+      throw Error(error.kind(), error.what(), "do weights and config.json belong together? id2label says how many classes there are");
+    }
+  }
+
   Session session_;
   EncodingOptions encoding_;
 };
@@ -75,8 +85,8 @@ std::vector<TaggedWord> words_of(std::string_view text) {
   return words;
 }
 
-// A row to predict something for.
-OwnedRow unlabelled(const Row& row, Labelling labelling) {
+// Of a row to predict something for.
+RowLabels no_labels(const Row& row, Labelling labelling) {
   RowLabels labels;
   if (labelling == Labelling::kClass || labelling == Labelling::kNumber) labels.labels = {-1};
   if (labelling == Labelling::kTags) {
@@ -86,32 +96,74 @@ OwnedRow unlabelled(const Row& row, Labelling labelling) {
       for (const Word& word : row.words) labels.words.push_back({word.begin, word.end, -1});
     }
   }
-  return OwnedRow(row, std::move(labels));
+  return labels;
+}
+
+// Names like .txt and .jsonl are those of plain texts too: the file holds words where snug eval could read it, with this
+// model's tags in its first sentence.
+bool holds_tagged_words(const std::string& file, const RowReaderOptions& reading, const std::vector<std::string>& tags) {
+  if (file == "-") return false;  // can be read only once
+  RowReaderOptions words = reading;
+  words.kind = RowKind::kWords;
+  words.labels = LabelNeed::kRequired;
+  const auto is_known = [&](const Word& word) { return word.label.empty() || std::ranges::find(tags, word.label) != tags.end(); };
+  try {
+    const auto reader = open_rows(file, words);
+    Row row;
+    return reader->next(row) && std::ranges::all_of(row.words, is_known);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// How the rows of --input are read.
+RowReaderOptions input_options(const InferenceOptions& options, LoadedModel& model) {
+  const Labelling labelling = model.encoding().labelling;
+  RowReaderOptions reading = reader_options(options, RowKind::kTexts, LabelNeed::kIgnored);
+  reading.record_room = model.record_room(options.input == "-" ? "." + reading.stdin_format : options.input);
+  if (labelling == Labelling::kAnswer) reading.kind = RowKind::kQuestions;
+  if (labelling != Labelling::kTags) return reading;
+  if (is_tagged_file(options.input)) {
+    reading.kind = RowKind::kWords;
+  } else if (holds_tagged_words(options.input, reading, model.config().labels)) {
+    reading.kind = RowKind::kWords;
+    say(options.input + ": words with tags, read as snug eval reads them");
+  }
+  return reading;
 }
 
 // One text from the command line, or every row of a file.
 void feed(const InferenceOptions& options, LoadedModel& model, TextRunner& runner) {
   const Labelling labelling = model.encoding().labelling;
+  std::string name = "--text";
   if (options.text) {
     Row row{.text = *options.text};
     if (options.text_pair) row.text_pair = *options.text_pair;
-    runner.add(unlabelled(row, labelling));
+    runner.add(OwnedRow(row, no_labels(row, labelling)));
   } else {
-    const bool tagged = labelling == Labelling::kTags && is_tagged_file(options.input);
-    const RowKind kind = tagged ? RowKind::kWords : labelling == Labelling::kAnswer ? RowKind::kQuestions : RowKind::kTexts;
-    RowReaderOptions reading = reader_options(options, kind, LabelNeed::kIgnored);
-    reading.record_room = model.record_room(options.input == "-" ? "." + reading.stdin_format : options.input);
-    const auto reader = open_rows(options.input, reading);
-    Progress progress("reading " + options.input, 0, "rows");
-    for (Row row; reader->next(row); progress.update(runner.rows())) runner.add(unlabelled(row, labelling));
+    name = options.input == "-" ? "standard input" : options.input;
+    const auto reader = open_rows(options.input, input_options(options, model));
+    Progress progress("reading " + name, 0, "rows");
+    for (Row row; reader->next(row); progress.update(runner.rows())) runner.add(name, row, no_labels(row, labelling));
   }
   runner.finish();
+  if (runner.long_rows() > 0) say(long_texts_text(name, runner.long_rows(), model.encoding()));
 }
 
 void check_input(const InferenceOptions& options) {
   if (options.text.has_value() == !options.input.empty()) {
     fail(ErrorKind::kUsage, "give either --text or --input");
   }
+  if (options.text_pair && !options.text) {
+    fail(ErrorKind::kUsage, "--text-pair goes with --text; files have --text-pair-column");
+  }
+}
+
+void check_texts(const InferenceOptions& options, Task task) {
+  if (task == Task::kAnswer && options.text && !options.text_pair) {
+    throw Error(ErrorKind::kUsage, "a question needs the text that holds its answer", "--context TEXT gives it");
+  }
+  if (task == Task::kTag && options.text_pair) fail(ErrorKind::kUsage, "--text-pair: this model tags the words of one text");
 }
 
 Prediction predict_class(const ModelConfig& config, std::span<const ScoredExample> windows) {
@@ -198,6 +250,7 @@ void predict(const InferenceOptions& options, const std::function<void(const Pre
     throw Error(ErrorKind::kInput, fmt::format("{}: is a language model, which predicts words", options.model),
                 "snug generate writes with it; snug train --task classify makes a classifier of it");
   }
+  check_texts(options, task);
   LoadedModel model(options, task, head_of(task), {.purpose = Purpose::kScoring});
   TextRunner runner = model.runner([&](const OwnedRow& row, std::span<const ScoredExample> windows) {
     Prediction prediction = prediction_of(options, task, model.config(), row, windows);
@@ -246,6 +299,7 @@ Evaluation evaluate(const EvalOptions& options) {
     FileEvaluation evaluation(setup_of(session, model.encoding()), session.engine(), session.plan());
     const uint64_t all = std::numeric_limits<uint64_t>::max();
     result.metrics = evaluation.run(files, options.max_eval_samples > 0 ? uint64_t(options.max_eval_samples) : all);
+    result.metrics["long_texts"] = double(evaluation.long_rows());
     result.report = evaluation.report();
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

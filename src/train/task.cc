@@ -90,6 +90,8 @@ EncodingOptions encoding_options(const CommonOptions& options, Task task, int64_
       fail(ErrorKind::kUsage, "--long-texts {}: --task {} reads long texts in windows", options.long_texts, task_name(task));
     }
     result.long_texts = LongTexts::kWindows;
+  } else if (task == Task::kClm && (!options.long_texts.empty() || options.stride)) {
+    fail(ErrorKind::kUsage, "--long-texts and --stride: --task clm reads all of a text, block by block (--block-size)");
   } else if (!options.long_texts.empty()) {
     const auto known = std::ranges::find(kLongTexts, options.long_texts);
     if (known == kLongTexts.end()) {
@@ -102,10 +104,17 @@ EncodingOptions encoding_options(const CommonOptions& options, Task task, int64_
   }
   // A third of the texts' room, as scripts for question answering have it: 128 of 384.
   result.stride = options.stride ? size_t(*options.stride) : result.max_length / 3;
-  if (result.stride + 4 > result.max_length) {
+  if (result.long_texts == LongTexts::kWindows && result.stride + 4 > result.max_length) {
     fail(ErrorKind::kUsage, "--stride {} leaves windows of {} tokens nothing new", result.stride, result.max_length);
   }
   return result;
+}
+
+std::string long_texts_text(const std::string& name, uint64_t texts, const EncodingOptions& encoding) {
+  return fmt::format("{}: {} more than {} tokens; {}", name, texts == 1 ? "1 text has" : fmt::format("{} texts have", texts),
+                     encoding.max_length,
+                     encoding.long_texts == LongTexts::kWindows ? fmt::format("windows that share {} tokens are read", encoding.stride)
+                                                                : "the rest is left out (--long-texts)");
 }
 
 }  // namespace snug

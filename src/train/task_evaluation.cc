@@ -78,8 +78,9 @@ class TagEvaluation final : public TaskEvaluation {
     expected_.clear();
     predicted_.clear();
     for (size_t word = 0; word < tags_.size(); ++word) {
-      if (tags_[word].tag < 0) continue;  // it has no token of its own
-      expected_.push_back(row.labels.words[word].tag);
+      const int32_t expected = row.labels.words[word].tag;
+      if (tags_[word].tag < 0 || expected < 0) continue;  // it has no token of its own, or counts for nothing
+      expected_.push_back(expected);
       predicted_.push_back(tags_[word].tag);
     }
     metrics_.add(expected_, predicted_);
@@ -177,6 +178,11 @@ uint64_t metrics_bytes(Task task, const ModelConfig& config, uint64_t rows) {
   return std::min(most, classes * classes * sizeof(uint64_t) + classes * (128 + rows * kScoreBytes));
 }
 
+[[noreturn]] void refuse_without_rows(const RowFiles& rows) {
+  if (rows.skipped().count() == 0) fail(ErrorKind::kInput, "{}: has no rows", rows.file().string());
+  fail(ErrorKind::kInput, "{}: all {} rows are wrong; the first: {}", rows.name(), rows.skipped().count(), rows.skipped().first()[0]);
+}
+
 }  // namespace
 
 FileEvaluation::FileEvaluation(const Setup& setup, Engine& engine, const Plan& plan)
@@ -201,7 +207,8 @@ MetricValues FileEvaluation::run(const std::vector<std::filesystem::path>& files
   }
   RowFiles rows(files, {.reading = reading, .skip_bad_rows = setup_.options.skip_bad_rows, .most_rows = most});
   MetricValues values = run(rows);
-  if (rows.skipped_rows() > 0) say(fmt::format("{} rows are wrong and left out", rows.skipped_rows()));
+  if (rows.skipped().count() > 0) say(skipped_rows_text(rows.name(), rows.skipped().count()));
+  if (long_rows_ > 0) say(long_texts_text(rows.name(), long_rows_, setup_.encoding));
   return values;
 }
 
@@ -218,7 +225,7 @@ MetricValues FileEvaluation::run(RowFiles& rows) {
   std::filesystem::path labelled_file;  // which it names
   TextRunner runner(engine_, plan_, setup_.tokenizer, setup_.encoding,
                     [this](const OwnedRow& row, std::span<const ScoredExample> windows) { evaluation_->add(row, windows); });
-  Progress progress("evaluating " + rows.file().filename().string(), 0, "rows");
+  Progress progress("evaluating " + rows.name(), 0, "rows");
   RowLabels labelled;
   for (Row row; rows.next(row); progress.update(runner.rows())) {
     if (!labeller || rows.file() != labelled_file) {
@@ -229,14 +236,14 @@ MetricValues FileEvaluation::run(RowFiles& rows) {
     }
     try {
       labeller->add(row, labelled);
+      runner.add(labelled_file.string(), row, labelled);
     } catch (const Error& error) {
       rows.leave_out(error);
-      continue;
     }
-    runner.add(OwnedRow(row, labelled));
   }
   runner.finish();
-  if (runner.rows() == 0) fail(ErrorKind::kInput, "{}: has no rows", rows.file().string());
+  if (runner.rows() == 0) refuse_without_rows(rows);
+  long_rows_ = runner.long_rows();
   MetricValues values = evaluation_->metrics().all();
   values["loss"] = engine_.take_loss() / double(std::max<uint64_t>(1, runner.targets()));
   values["examples"] = double(runner.rows());

@@ -55,6 +55,7 @@ class FileEvaluation {
   MetricValues run(const std::vector<std::filesystem::path>& files, uint64_t most);
   MetricValues run(const Dataset& data);
   ScoreReport report() { return evaluation_->metrics().report(); }
+  uint64_t long_rows() const { return long_rows_; }  // of the last run: longer than max_length
 
  private:
   MetricValues run(RowFiles& rows);
@@ -64,6 +65,7 @@ class FileEvaluation {
   Engine& engine_;
   const Plan& plan_;
   std::unique_ptr<TaskEvaluation> evaluation_;
+  uint64_t long_rows_ = 0;
 };
 
 // Rows of texts as these flags describe them.

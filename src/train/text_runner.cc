@@ -5,8 +5,17 @@
 #include <limits>
 
 #include "core/error.h"
+#include "data/row_stream.h"
 
 namespace snug {
+namespace {
+
+EncodingOptions reading_empty_texts(EncodingOptions options) {
+  options.empty_is_end = true;
+  return options;
+}
+
+}  // namespace
 
 OwnedRow::OwnedRow(const Row& row, RowLabels labelled) : text(row.text), id(row.id), labels(std::move(labelled)) {
   if (row.text_pair) text_pair = *row.text_pair;
@@ -23,7 +32,7 @@ TextRunner::TextRunner(Engine& engine, const Plan& plan, const Tokenizer& tokeni
     : engine_(engine),
       capacity_(plan.capacity),
       labelling_(options.labelling),
-      encoder_(tokenizer, options),
+      encoder_(tokenizer, reading_empty_texts(options)),
       on_row_(std::move(on_row)),
       batch_(plan.capacity) {}
 
@@ -43,9 +52,25 @@ uint64_t TextRunner::record_room(const Plan& plan, const EncodingOptions& option
 }
 
 void TextRunner::add(OwnedRow row) {
+  const std::span<EncodedExample> examples = encoder_.encode(row.view());
+  add(std::move(row), examples);
+}
+
+void TextRunner::add(const std::string& file, const Row& row, RowLabels labels) {
+  OwnedRow owned(row, std::move(labels));
+  std::span<EncodedExample> examples;
+  try {
+    examples = encoder_.encode(owned.view());
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kInput) throw;  // not this row's fault
+    throw with_place(error, file, row);
+  }
+  add(std::move(owned), examples);
+}
+
+void TextRunner::add(OwnedRow row, std::span<EncodedExample> examples) {
   waiting_.push_back({.row = std::move(row), .windows = {}});
   Waiting& added = waiting_.back();  // stays where it is until its last window is scored
-  const std::span<EncodedExample> examples = encoder_.encode(added.row.view());
   added.windows.reserve(examples.size());
   for (EncodedExample& example : examples) added.windows.push_back({std::move(example), {}});
   long_rows_ += encoder_.was_long();

@@ -47,6 +47,8 @@ class TextRunner {
   static uint64_t record_room(const Plan& plan, const EncodingOptions& options, const std::filesystem::path& file);
 
   void add(OwnedRow row);
+  // A row of a file. What is wrong with it (kInput) is said with its place, and it is left out.
+  void add(const std::string& file, const Row& row, RowLabels labels);
   void finish();  // what has not been scored yet
 
   uint64_t rows() const { return rows_; }
@@ -60,6 +62,7 @@ class TextRunner {
     size_t scored = 0;
   };
 
+  void add(OwnedRow row, std::span<EncodedExample> examples);
   void add(const EncodedExample& example);
   void set_label_words(std::span<const int32_t> labels);
   void score();

@@ -258,6 +258,20 @@ class BadInput(SnugTest):
             with self.subTest(flags[0]):
                 self.assertIn(words, self.train(flags=flags, expect=2).err)
 
+    def test_predictions_that_fail_at_once_write_nothing(self):
+        trained = self.path("trained")
+        run("train", "--model", self.model, "--train", self.data, "--max-steps", 1, "--output-dir", trained, *self.cache())
+        broken = self.path("broken")
+        shutil.copytree(trained, broken)
+        os.truncate(os.path.join(broken, "model.safetensors"), 100)
+        good = self.write("texts.csv", "text\na\n")
+        for model, flags, code in ((trained, ["--input", self.path("missing.csv")], 3), (trained, ["--input", good, "--n-best-size", 0], 2),
+                                   (trained, ["--input", good, "--text-column", "other"], 3), (broken, ["--input", good], 3),
+                                   (trained, ["--input", good, "--memory", "1MiB"], 4)):
+            with self.subTest(flags):
+                self.assertEqual(run("predict", "--model", model, *flags, "--json", expect=code).out, "")
+        self.assertEqual(run("predict", "--model", trained, "--input", self.write("none.csv", "text\n"), "--json").json(), {"predictions": []})
+
     def test_devices(self):
         """Of the build for the CPU: GPUs can be planned for, not run on."""
         plan = ["plan", "--model", self.model, "--train", self.data, *self.cache()]

@@ -97,7 +97,49 @@ class DataFiles(SnugTest):
         self.assertEqual(report.json()["examples"], 101)
 
 
+    def test_wrong_rows_of_several_files_are_not_the_first_ones(self):
+        good = write_csv(self.path("aa.csv"), 30, self.rng)
+        with open(self.path("bad.csv"), "w") as f:
+            f.write('text,label\ntime,yes\n"day,no\nyear,no\n')
+        said = self.train("--train", f"{good},{self.path('bad.csv')}", "--skip-bad-rows", "--overwrite-output-dir").err
+        self.assertIn("2 files: 1 row", said)
+        with open(self.path("out", "skipped.jsonl")) as f:
+            skipped = [json.loads(line) for line in f]
+        self.assertEqual([(row["file"], row["line"]) for row in skipped], [(self.path("bad.csv"), 3)])
+        report = run("eval", "--model", self.path("out"), "--data", f"{good},{self.path('bad.csv')}", "--skip-bad-rows", "--json")
+        self.assertIn("2 files: 1 row is wrong and left out", report.err)
+        self.assertNotIn("aa.csv:", report.err)
+        alone = run("eval", "--model", self.path("out"), "--data", self.path("bad.csv"), "--skip-bad-rows")
+        self.assertIn("bad.csv: 1 row is wrong and left out", alone.err)
+
+
 class Reports(SnugTest):
+    def data(self, contents, *flags, **more):
+        with open(self.path("x.csv"), "w") as f:
+            f.write("text,label\n" + contents)
+        return run("data", self.path("x.csv"), *flags, "--json", **more)
+
+    def test_labels_that_training_refuses_are_faults(self):
+        for rows, fault in (("a,0\nb,-1\nc,1\n", 'label "-1" marks rows without a label'), ("a,-1\nb,-1\n", 'label "-1" marks rows'),
+                            ("a,yes\nb,yes\n", 'every row has the label "yes"')):
+            with self.subTest(rows):
+                self.assertIn(fault, self.data(rows).json()["problems"][0])
+        for rows in ("a,-1\nb,1\n", "a,no\nb,yes\n", "a,\nb,\n"):
+            with self.subTest(rows):
+                self.assertEqual(self.data(rows).json()["problems"], [])
+        with open(self.path("validation.csv"), "w") as f:
+            f.write("text,label\na,yes\nb,maybe\n")
+        report = self.data("a,no\nb,yes\n", "--validation", self.path("validation.csv")).json()
+        self.assertIn('label "maybe" is not in the training files', report["validation"]["problems"][0])
+        self.assertEqual(len(report["validation"]["problems"]), 1)
+
+    def test_a_label_counts_once_a_row(self):
+        report = self.data('a,"x,y,x"\nb,"x,x"\n', "--task", "multi-label").json()
+        self.assertEqual(report["labels"], {"x": 2, "y": 1})
+
+    def test_lengths_need_a_model(self):
+        self.assertIn("--model", self.data("a,0\nb,1\n", "--max-length", 16, expect=2).err)
+
     def test_counts_lengths_duplicates_and_bad_rows(self):
         model = self.init()
         with open(self.path("train.csv"), "w") as f:

@@ -1,6 +1,7 @@
 """snug eval from outside: its numbers against those recomputed from snug predict, tables and matrix, in text and as JSON."""
 import csv
 import json
+import os
 import unittest
 
 from harness import SnugTest, run, write_csv
@@ -53,6 +54,41 @@ class Evaluation(SnugTest):
         self.assertEqual(sum(map(sum, measured["confusion_matrix"])), 150)
         self.assertIn("most frequent mistakes", text)
         self.assertNotIn("confusion matrix", text)
+
+    def test_long_texts_are_counted(self):
+        model = self.trained(("no", "yes"), steps=2)
+        for name, lengths in ("a.csv", (3, 30, 40)), ("b.csv", (50, 4)):
+            with open(self.path(name), "w") as f:
+                f.write("text,label\n" + "".join(f"{'time ' * n},no\n" for n in lengths))
+        both = f"{self.path('a.csv')},{self.path('b.csv')}"
+        for keep, what in (("head", "the rest is left out"), ("windows", "windows that share 4 tokens are read")):
+            flags = ["--max-length", 12, "--long-texts", keep]
+            measured = run("eval", "--model", model, "--data", both, *flags, "--json")
+            self.assertEqual(measured.json()["long_texts"], 3)
+            self.assertIn(f"2 files: 3 texts have more than 12 tokens; {what}", measured.err)
+            self.assertIn(f"a.csv: 2 texts have more than 12 tokens; {what}", run("predict", "--model", model, "--input", self.path("a.csv"), *flags).err)
+            self.assertIn("--text: 1 text has more than 12 tokens", run("predict", "--model", model, "--text", "time " * 20, *flags).err)
+        measured = run("eval", "--model", model, "--data", both, "--json")
+        self.assertEqual(measured.json()["long_texts"], 0)
+        self.assertNotIn("more than", measured.err)
+
+    def config(self, folder, **changes):
+        """Changes its config.json; None takes a key out."""
+        path = os.path.join(folder, "config.json")
+        with open(path) as f:
+            config = {k: v for k, v in {**json.load(f), **changes}.items() if v is not None}
+        with open(path, "w") as f:
+            json.dump(config, f)
+
+    def test_two_classes_that_are_not_named(self):
+        model = self.trained(("no", "yes"), steps=2)
+        self.config(model, id2label=None, label2id=None, num_labels=None)
+        found = run("predict", "--model", model, "--text", "time", "--json").json()
+        self.assertEqual(list(found["scores"]), ["LABEL_0", "LABEL_1"])
+        self.config(model, num_labels=3)
+        refused = run("predict", "--model", model, "--text", "time", expect=3).err
+        self.assertIn("classifier.weight", refused)
+        self.assertNotIn("--ignore-mismatched-sizes", refused)
 
     def test_training_reports_the_same_names(self):
         self.trained(("a", "b", "c"), steps=20, validation_rows=40)

@@ -93,6 +93,49 @@ class Tasks(SnugTest):
         with open(os.path.join(self.path("out"), "config.json")) as f:
             self.assertEqual(json.load(f)["architectures"], ["BertForTokenClassification"])
 
+    def quick(self, task, data, *flags):
+        """A folder that has the task's head and has learned next to nothing."""
+        model = self.path("model")
+        self.train(task, model if os.path.exists(model) else self.model(), task, data, *flags, steps=2, memory="1GiB")
+        return self.path(task)
+
+    def test_words_without_a_tag_count_for_nothing(self):
+        sentences = [list(zip(*self.words())) for _ in range(40)]
+        tagged = [[-100 if self.rng.random() < 0.4 else tag for tag in tags] for _, tags in sentences]
+        tagged[3] = [-100] * len(tagged[3])
+        for name, all_tags in ("some", tagged), ("all", [tags for _, tags in sentences]):
+            with open(self.path(f"{name}.jsonl"), "w") as f:
+                for (words, _), tags in zip(sentences, all_tags):
+                    f.write(json.dumps({"tokens": words, "ner_tags": tags}) + "\n")
+        model, some = self.quick("tag", self.path("all.jsonl")), self.path("some.jsonl")
+        measured = run("eval", "--model", model, "--data", some, "--json").json()
+        self.assertNotAlmostEqual(measured["loss"], run("eval", "--model", model, "--data", self.path("all.jsonl"), "--json").json()["loss"], places=6)
+        predicted = run("predict", "--model", model, "--input", some, "--json").json()["predictions"]
+        pairs = [(tag, word["label"]) for tags, row in zip(tagged, predicted) for tag, word in zip(tags, row["words"]) if tag != -100]
+        self.assertAlmostEqual(measured["accuracy"], sum(a == b for a, b in pairs) / len(pairs), places=12)
+        self.assertEqual(measured["examples"], 40)
+        report = self.train("again", self.path("model"), "tag", some, steps=400, memory="1GiB")
+        self.assertGreater(report["eval_f1"], 0.9)
+
+    def test_predictions_read_words_as_evaluation_does(self):
+        data = self.conll(self.path("train.conll"), 20)
+        model = self.quick("tag", data)
+        with open(data) as f:
+            columns = f.read()
+        for name in "columns.txt", "columns.tsv":
+            with open(self.path(name), "w") as f:
+                f.write(columns.replace(" ", "\t") if name.endswith("tsv") else columns)
+        expected = run("predict", "--model", model, "--input", data, "--json").out
+        for name in "columns.txt", "columns.tsv":
+            with self.subTest(name):
+                found = run("predict", "--model", model, "--input", self.path(name), "--json")
+                self.assertEqual(found.out, expected)
+                self.assertIn("read as snug eval reads them", found.err)
+        with open(self.path("texts.txt"), "w") as f:
+            f.write("alice met bob\nin rome\n")
+        texts = run("predict", "--model", model, "--input", self.path("texts.txt"), "--json").json()["predictions"]
+        self.assertEqual([[word["word"] for word in row["words"]] for row in texts], [["alice", "met", "bob"], ["in", "rome"]])
+
     def test_tags_of_long_texts_by_windows(self):
         model, data = self.model(), self.conll(self.path("train.conll"), 20, count=60)
         report = self.train("out", model, "tag", data, "--max-length", 24, "--stride", 8, steps=500)
@@ -116,6 +159,35 @@ class Tasks(SnugTest):
         self.assertEqual(len(found["answers"]), min(5, len(found["answers"])))
         for answer in found["answers"]:
             self.assertEqual(context[answer["start"]:answer["end"]], answer["text"])
+
+    def test_questions_that_leave_no_room_for_their_context(self):
+        model = self.quick("qa", self.squad(self.path("train.json"), 20))
+        long = {"id": "long one", "question": "red " * 30, "answers": [{"text": "time", "answer_start": 0}]}
+        short = {"id": "short", "question": "red", "answers": [{"text": "time", "answer_start": 0}]}
+        squad, lines = self.path("test.json"), self.path("test.jsonl")
+        with open(squad, "w") as f:
+            json.dump({"data": [{"title": "t", "paragraphs": [{"context": "time red " * 30, "qas": [short, long, short]}]}]}, f)
+        with open(lines, "w") as f:
+            for row in (short, long):
+                f.write(json.dumps({**row, "context": "time red " * 30}) + "\n")
+        flags = "--max-length", 48, "--stride", 20
+        for data, place in (squad, "test.json: line 1: question \"long one\": the first text has"), (lines, "test.jsonl: line 2: question \"long one\":"):
+            with self.subTest(data):
+                self.assertIn(place, run("eval", "--model", model, "--data", data, *flags, expect=3).err)
+                self.assertIn(place, run("predict", "--model", model, "--input", data, *flags, expect=3).err)
+        measured = run("eval", "--model", model, "--data", squad, *flags, "--skip-bad-rows", "--json")
+        self.assertIn("test.json: 1 row is wrong and left out", measured.err)
+        self.assertEqual((measured.json()["examples"], measured.json()["long_texts"]), (2, 2))
+        with open(lines, "w") as f:
+            f.write(json.dumps({**long, "context": "time red " * 30}) + "\n")
+        self.assertIn("all 1 rows are wrong; the first: ", run("eval", "--model", model, "--data", lines, *flags, "--skip-bad-rows", expect=3).err)
+
+    def test_predictions_refuse_texts_that_do_not_fit_the_task(self):
+        answers = self.quick("qa", self.squad(self.path("train.json"), 20))
+        self.assertIn("--context", run("predict", "--model", answers, "--question", "red", expect=2).err)
+        tags = self.quick("tag", self.conll(self.path("train.conll"), 20))
+        self.assertIn("--text-pair", run("predict", "--model", tags, "--text", "a", "--text-pair", "b", expect=2).err)
+        self.assertIn("--text-pair-column", run("predict", "--model", tags, "--input", self.path("train.conll"), "--text-pair", "b", expect=2).err)
 
     def test_questions_without_answers(self):
         model, data = self.model(), self.squad(self.path("train.json"), 40, unanswerable=True)
@@ -157,6 +229,16 @@ class Tasks(SnugTest):
         data = self.labelled("train.csv", 150, lambda colours: "red" if "red" in colours else "other")
         report = self.train("out", model, "classify", data, steps=100)
         self.assertGreater(report["eval_accuracy"], 0.9)
+        # An empty text has no token of GPT-2's: it is read as the end-of-text token, whatever lies beside it.
+        with open(self.path("empty.jsonl"), "w") as f:
+            f.writelines(json.dumps({"text": text}) + "\n" for text in ("time red end", "", "time end", "", "<|endoftext|>"))
+        given = ["--model", self.path("out"), "--input", self.path("empty.jsonl")]
+        predicted = run("predict", *given, "--json").json()["predictions"]
+        embedded = [json.loads(line) for line in run("embed", *given).out.splitlines()]
+        for said in [row["scores"] for row in predicted], [row["embedding"] for row in embedded]:
+            self.assertEqual(said[1], said[3])
+            self.assertEqual(said[1], said[4])
+            self.assertNotEqual(said[0], said[1])
 
     def test_weights_smoothing_and_long_texts(self):
         model = self.model()
