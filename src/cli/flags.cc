@@ -30,9 +30,8 @@ void add_memory_flags(CLI::App& command, CommonOptions& options) {
                               std::string("the same as --precision ") + name);
   }
   command.add_flag("--tf32", options.tf32, "GPU: fp32 products may round their factors to TF32");
-  command.add_option("--threads", options.threads, "processor threads; 0: all")->capture_default_str();
-  command.add_option(spellings("--max-length,--max-seq-length"), options.max_length,
-                     "longest text in tokens, see --long-texts; 0: as many as the model has positions")
+  command.add_option("--threads", options.threads, "processor threads; 0: all")
+      ->check([](const std::string& text) { return text.starts_with('-') ? text + " is less than 0" : ""; })
       ->capture_default_str();
 }
 
@@ -52,6 +51,9 @@ void add_column_flags(CLI::App& command, CommonOptions& options, bool with_label
 }
 
 void add_long_text_flags(CLI::App& command, CommonOptions& options) {
+  command.add_option(spellings("--max-length,--max-seq-length"), options.max_length,
+                     "longest text in tokens, see --long-texts; 0: as many as the model has positions")
+      ->capture_default_str();
   command.add_option(spellings("--long-texts"), options.long_texts,
                      "of texts above --max-length keep the head, the tail, both ends (middle goes), or all in windows "
                      "[head; windows of tag and qa]");

@@ -1,3 +1,4 @@
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -23,6 +24,28 @@ int report(const Error& error) {
   return int(error.kind());
 }
 
+// CLI11 wraps or clamps whole numbers that have no room in 64 bits, and takes -1 for the largest of those without a sign.
+std::string wrapped_number(const std::string& text, bool has_sign) {
+  errno = 0;
+  if (has_sign) {
+    std::strtoll(text.c_str(), nullptr, 0);
+  } else {
+    std::strtoull(text.c_str(), nullptr, 0);
+  }
+  if (errno == ERANGE) return text + " does not fit into 64 bits";
+  if (!has_sign && text.find('-') != std::string::npos) return text + " is less than 0";
+  return {};
+}
+
+void refuse_wrapped_numbers(CLI::App& command) {
+  for (CLI::Option* option : command.get_options()) {
+    const std::string type = option->get_type_name();
+    const bool has_sign = type.starts_with("INT");
+    if (!has_sign && !type.starts_with("UINT")) continue;
+    option->check([has_sign](const std::string& text) { return wrapped_number(text, has_sign); });
+  }
+}
+
 int run(int argc, char** argv) {
   CLI::App app("snug fine-tunes transformers inside a memory budget that you state.", "snug");
   app.set_help_flag("-h,--help", "this text");
@@ -35,7 +58,10 @@ int run(int argc, char** argv) {
   add_inference_commands(app);
   add_text_commands(app);
   add_model_commands(app);
-  for (CLI::App* command : app.get_subcommands({})) command->group("Commands");
+  for (CLI::App* command : app.get_subcommands({})) {
+    command->group("Commands");
+    refuse_wrapped_numbers(*command);
+  }
   app.footer("snug COMMAND --help explains the flags of a command; --learning_rate means --learning-rate, as everywhere.");
   try {
     app.parse(argc, argv);
@@ -61,7 +87,9 @@ void set_exit_code(int code) { g_exit_code = code; }
 
 int main(int argc, char** argv) {
   snug::sleep_at_barriers(argv);
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the write, not the end of a training run
+  // A closed pipe and a limit on the size of files are errors of the write, not the end of a training run.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   snug::settle_allocator();
   const int code = snug::run(argc, argv);
 #ifdef SNUG_WITH_CUDA

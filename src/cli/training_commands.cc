@@ -1,25 +1,39 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "cli/size.h"
 #include "core/error.h"
 #include "core/progress.h"
+#include "train/training_job.h"
 
 namespace snug {
 namespace {
 
 struct TrainingFlags {
   TrainOptions options;
-  int64_t per_device_batch = 0, accumulation = 1;
+  std::optional<int64_t> batch, per_device_batch;
+  int64_t accumulation = 1;
   bool json = false, ignored = false;
+  std::vector<const CLI::Option*> of_adapters;  // that mean nothing without --lora-rank
 
   TrainOptions resolved() const {
     TrainOptions result = options;
-    if (per_device_batch > 0) result.batch_size = per_device_batch * accumulation;
-    else if (accumulation > 1) result.batch_size = options.batch_size * accumulation;
+    if (batch && per_device_batch && *batch != *per_device_batch) {
+      throw Error(ErrorKind::kUsage, fmt::format("--batch-size {} and --per-device-train-batch-size {} are the same flag", *batch, *per_device_batch),
+                  "leave one of them out; --gradient-accumulation-steps multiplies either");
+    }
+    result.batch_size = batch.value_or(per_device_batch.value_or(options.batch_size));
+    if (__builtin_mul_overflow(result.batch_size, accumulation, &result.batch_size)) {
+      fail(ErrorKind::kUsage, "--gradient-accumulation-steps {} makes the batch too large", accumulation);
+    }
+    for (const CLI::Option* option : of_adapters) {
+      if (options.lora_rank > 0 || option->count() == 0) continue;
+      throw Error(ErrorKind::kUsage, fmt::format("{} without adapters", shown_names(*option).front()), "--lora-rank 8 makes them");
+    }
     return result;
   }
 };
@@ -62,17 +76,19 @@ void add_data_flags(CLI::App& command, TrainingFlags& flags) {
 }
 
 void add_batch_flags(CLI::App& command, TrainingFlags& flags) {
-  TrainOptions& o = flags.options;
-  command.add_option(spellings("--batch-size"), o.batch_size, "examples per step; how they are split is snug's business")
-      ->capture_default_str();
+  const auto above_zero = [](const std::string& text) { return text.starts_with('-') || text == "0" ? text + " is not above 0" : ""; };
+  command.add_option(spellings("--batch-size"), flags.batch, "examples per step; how they are split is snug's business")
+      ->default_str(std::to_string(flags.options.batch_size));
   command.add_option(spellings("--per-device-train-batch-size"), flags.per_device_batch,
-                     "with --gradient-accumulation-steps: another way to state the batch size");
+                     "another name of --batch-size, which --gradient-accumulation-steps multiplies")
+      ->check(above_zero);
   command.add_option(spellings("--gradient-accumulation-steps"), flags.accumulation, "multiplies the batch size")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero)
       ->capture_default_str();
 }
 
-void add_saving_flags(CLI::App& command, TrainOptions& o) {
+void add_saving_flags(CLI::App& command, TrainingFlags& flags) {
+  TrainOptions& o = flags.options;
   command.add_option("--freeze", o.freeze, "not trained: embeddings, layers.0-5, all-but-head, names or patterns, comma-separated")
       ->delimiter(',');
   command.add_option(spellings("--keep-frozen"), o.keep_frozen,
@@ -80,8 +96,9 @@ void add_saving_flags(CLI::App& command, TrainOptions& o) {
       ->capture_default_str();
   command.add_option(spellings("--lora-rank,--lora-r"), o.lora_rank, "train adapters of this rank and the head alone; 0: no adapters")
       ->capture_default_str();
-  command.add_option(spellings("--lora-alpha"), o.lora_alpha, "adapters count alpha / rank")->capture_default_str();
-  command.add_option(spellings("--lora-dropout"), o.lora_dropout, "of what goes into adapters")->capture_default_str();
+  flags.of_adapters = {
+      command.add_option(spellings("--lora-alpha"), o.lora_alpha, "adapters count alpha / rank")->capture_default_str(),
+      command.add_option(spellings("--lora-dropout"), o.lora_dropout, "of what goes into adapters")->capture_default_str()};
   command.add_option(spellings("--lora-target-modules"), o.lora_target_modules,
                      "layers with adapters: query,value,dense, c_attn, ..., all-linear [query,value; gpt2: c_attn]")
       ->delimiter(',');
@@ -160,7 +177,7 @@ void add_all(CLI::App& command, TrainingFlags& flags) {
   begin_group(command, "Memory and device");
   add_memory_flags(command, flags.options);
   begin_group(command, "Spending less (recomputation and offload are planned unasked)");
-  add_saving_flags(command, flags.options);
+  add_saving_flags(command, flags);
   begin_group(command, "Training");
   add_batch_flags(command, flags);
   add_optimizer_flags(command, flags.options);
@@ -180,7 +197,13 @@ void run_plan(const TrainingFlags& flags) {
 }
 
 void run_train(const TrainingFlags& flags) {
-  const TrainSummary summary = train(flags.resolved());
+  TrainSummary summary;
+  try {
+    summary = train(flags.resolved());
+  } catch (const DoesNotFit& refusal) {
+    if (flags.json) std::puts(refusal.plan().to_json().c_str());
+    throw;
+  }
   if (flags.json) {
     std::puts(summary.to_json().c_str());
     return;

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <set>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "model/model.h"
+#include "model/weight_files.h"
 
 namespace snug {
 namespace {
@@ -124,30 +127,134 @@ void AdapterFolder::add_to(const TensorEntry& weight, uint64_t first, std::span<
   }
 }
 
+namespace {
+
+// Heads are trained whole. PEFT knows them by the first part of their names behind the model's prefix.
+std::string module_of(const Parameter& parameter, const Model& model) {
+  std::string name = parameter.parts[0].name;
+  if (name.starts_with(model.weight_names().prefix)) name = name.substr(model.weight_names().prefix.size());
+  return name.substr(0, name.find('.'));
+}
+
+std::set<std::string> whole_modules(const Model& model) {
+  std::set<std::string> whole;
+  for (const Parameter& parameter : model.parameters()) {
+    if (parameter.trained && !parameter.is_adapter) whole.insert(module_of(parameter, model));
+  }
+  return whole;
+}
+
+// PEFT takes all-linear alone, not in a list, and would then look for layers by rules of its own: the layers that have
+// adapters are named, by the last parts of their names.
+std::vector<std::string> target_modules(const Model& model) {
+  const std::vector<std::string>& asked = model.tuning().lora.targets;
+  if (std::ranges::find(asked, "all-linear") == asked.end()) return asked;
+  std::set<std::string> names;
+  for (const Parameter& parameter : model.parameters()) {
+    if (!parameter.is_adapter || !parameter.name.ends_with(kA)) continue;
+    const std::string module = parameter.name.substr(0, parameter.name.size() - kA.size());
+    names.insert(module.substr(module.rfind('.') + 1));
+  }
+  return {names.begin(), names.end()};
+}
+
+// The last layer of a masked language model in transformers. Its weight is the table of words and its bias has another name
+// too, so that the files of models, snug's among them, need not have either under this one.
+struct TiedLayer {
+  std::string name, bias;
+};
+TiedLayer tied_layer(Family family) {
+  switch (family) {
+    case Family::kBert: return {"cls.predictions.decoder", "cls.predictions.bias"};
+    case Family::kRoberta: return {"lm_head.decoder", "lm_head.bias"};
+    case Family::kDistilBert: return {"vocab_projector", "vocab_projector.bias"};
+    case Family::kGpt2: break;
+  }
+  return {};
+}
+
+// A tensor to be written, by its name in the model, and where its values come from.
+struct Source {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::function<void(uint64_t first, std::span<float> values)> read;
+
+  size_t elements() const { return size_t(std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>())); }
+};
+
+// What is frozen of heads: in modules that are trained in part, and what was made new for this run.
+void add_frozen_parts(std::vector<Source>& sources, const Model& model, const ParameterMemory& memory, const WeightFolder& base) {
+  const std::set<std::string> whole = whole_modules(model);
+  for (size_t i = 0; i < model.parameters().size(); ++i) {
+    const Parameter& p = model.parameters()[i];
+    if (p.trained || !p.is_head) continue;
+    if (!whole.contains(module_of(p, model)) && base.find(p.parts[0].name) != nullptr) continue;
+    SNUG_CHECK(p.parts.size() == 1 && !p.quantized);
+    sources.push_back({p.parts[0].name, p.is_vector ? std::vector<int64_t>{p.cols} : std::vector<int64_t>{p.rows, p.cols},
+                       [block = memory(i)](uint64_t first, std::span<float> values) {
+                         block.read(first * sizeof(float), std::as_writable_bytes(values));
+                       }});
+  }
+}
+
+void add_tied_layer(std::vector<Source>& sources, const Model& model, const WeightFolder& base) {
+  const auto [layer, bias] = tied_layer(model.config().family);
+  if (model.head() != Head::kMaskedLm || !whole_modules(model).contains(layer.substr(0, layer.find('.')))) return;
+  if (layer + ".bias" != bias) {
+    Source same = *std::ranges::find(sources, bias, &Source::name);
+    same.name = layer + ".bias";
+    sources.push_back(std::move(same));
+  }
+  const Parameter& words = *std::ranges::find_if(model.parameters(), [](const Parameter& p) { return p.is_table && p.is_factor; });
+  std::string name = words.parts[0].name;
+  if (base.find(name) == nullptr) name = name.substr(model.weight_names().prefix.size());  // a bare model's
+  sources.push_back({layer + ".weight", {words.rows, words.cols}, [&base, name](uint64_t first, std::span<float> values) {
+                       base.read_as_f32(name, first, values);
+                     }});
+}
+
+}  // namespace
+
 std::string describe_adapter(const Model& model, const std::filesystem::path& base) {
   const LoraSpec& spec = model.tuning().lora;
   const OrderedJson none = nullptr;
-  // Heads are trained whole. PEFT knows them by the first part of their names behind the model's prefix.
-  std::set<std::string> whole;
-  for (const Parameter& parameter : model.parameters()) {
-    if (!parameter.trained || parameter.is_adapter) continue;
-    std::string name = parameter.parts[0].name;
-    if (name.starts_with(model.weight_names().prefix)) name = name.substr(model.weight_names().prefix.size());
-    whole.insert(name.substr(0, name.find('.')));
-  }
+  const std::set<std::string> whole = whole_modules(model);
   const OrderedJson json = {{"peft_type", "LORA"},
                             {"task_type", task_type(model.head())},
                             {"base_model_name_or_path", base.string()},
                             {"r", spec.rank},
                             {"lora_alpha", spec.alpha},
                             {"lora_dropout", spec.dropout},
-                            {"target_modules", spec.targets},
+                            {"target_modules", target_modules(model)},
                             {"modules_to_save", whole.empty() ? none : OrderedJson(whole)},
                             {"fan_in_fan_out", model.weight_names().in_out},
                             {"bias", "none"},
                             {"inference_mode", true},
                             {"init_lora_weights", true}};
   return json.dump(2) + "\n";
+}
+
+void complete_adapter(const fs::path& folder, const Model& model, const ParameterMemory& memory, const WeightFolder& base) {
+  const SafetensorsFile trained(folder / kAdapterWeights);
+  std::vector<Source> sources;
+  for (const TensorEntry& tensor : trained.tensors()) {
+    sources.push_back({tensor.name.substr(kAdapterPrefix.size()), tensor.shape,
+                       [&trained, &tensor](uint64_t first, std::span<float> values) { trained.read_as_f32(tensor, first, values); }});
+  }
+  add_frozen_parts(sources, model, memory, base);
+  add_tied_layer(sources, model, base);
+  if (sources.size() == trained.tensors().size()) return;
+  std::vector<TensorEntry> entries;
+  for (const Source& source : sources) entries.push_back({std::string(kAdapterPrefix) + source.name, DType::kF32, source.shape});
+  SafetensorsWriter writer(folder / kAdapterWeights, entries);
+  std::vector<float> buffer(kPieceBytes / sizeof(float));
+  for (size_t i = 0; i < sources.size(); ++i) {
+    in_pieces(sources[i].elements(), std::span(buffer), [&](size_t first, std::span<float> piece) {
+      sources[i].read(first, piece);
+      writer.write(entries[i].name, piece);
+    });
+  }
+  writer.commit();
 }
 
 }  // namespace snug

@@ -11,10 +11,12 @@
 
 #include "model/safetensors.h"
 #include "model/tuning.h"
+#include "model/weights.h"
 
 namespace snug {
 
 class Model;
+class WeightFolder;
 
 bool is_adapter_folder(const std::filesystem::path& folder);
 
@@ -51,6 +53,10 @@ class AdapterFolder {
 
 // adapter_config.json for the adapters of `model`, which were trained beside the weights in `base`.
 std::string describe_adapter(const Model& model, const std::filesystem::path& base);
+
+// Adds to what save_adapter() has written the frozen tensors that `base`, the model's files, has not, and what PEFT wants of
+// a module of which any part is trained: all its tensors, and where a head is tied to the table of words, that table.
+void complete_adapter(const std::filesystem::path& folder, const Model& model, const ParameterMemory& memory, const WeightFolder& base);
 
 inline constexpr const char* kAdapterWeights = "adapter_model.safetensors";
 inline constexpr const char* kAdapterConfig = "adapter_config.json";

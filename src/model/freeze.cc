@@ -100,7 +100,13 @@ void freeze(ParameterTable& parameters, const std::vector<std::string>& entries)
                       : fmt::format("--freeze {}: no parameter has that name", entry),
                 fmt::format("embeddings, layers.0-{}, all-but-head, or a name such as {}", layers - 1, parameters.back().parts[0].name));
   }
-  if (!entries.empty() && std::ranges::none_of(parameters, &Parameter::trained)) {
+  if (entries.empty()) return;
+  const auto trained_adapter = [](const Parameter& p) { return p.is_adapter && p.trained; };
+  if (std::ranges::any_of(parameters, &Parameter::is_adapter) && std::ranges::none_of(parameters, trained_adapter)) {
+    throw Error(ErrorKind::kUsage, fmt::format("--freeze {}: leaves none of the adapters that --lora-rank makes to train", fmt::join(entries, ",")),
+                "--lora-rank freezes everything but the adapters and the head by itself: leave --freeze out, or --lora-rank");
+  }
+  if (std::ranges::none_of(parameters, &Parameter::trained)) {
     throw Error(ErrorKind::kUsage, fmt::format("--freeze {}: nothing is left to train", fmt::join(entries, ",")),
                 "leave out a part that is to learn");
   }

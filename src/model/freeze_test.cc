@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "model/config_test_util.h"
 #include "model/model.h"
@@ -52,6 +54,25 @@ TEST(Freeze, RefusesWhatIsNotThere) {
   EXPECT_TRUE(refused(Family::kBert, Head::kClassifier, {"embedding"}));
   EXPECT_TRUE(refused(Family::kBert, Head::kClassifier, {"all-but-head", "classifier", "pooler"}));
   EXPECT_TRUE(refused(Family::kGpt2, Head::kCausalLm, {"all-but-head"}));  // its head is the word table
+}
+
+TEST(Freeze, LeavesSomeOfTheAdapters) {
+  const auto trained_adapters = [](const std::vector<std::string>& entries) {
+    const auto model = make_model(test_config(Family::kBert, {.layers = 4}), Head::kClassifier,
+                                  {.freeze = entries, .lora = {.rank = 2, .targets = {"query"}}});
+    return std::ranges::count_if(model->parameters(), [](const Parameter& p) { return p.is_adapter && p.trained; });
+  };
+  EXPECT_EQ(trained_adapters({"embeddings"}), 8);
+  EXPECT_EQ(trained_adapters({"layers.0-2"}), 2);
+  for (const char* all : {"all-but-head", "layers.0-3", "*.query"}) {
+    try {
+      trained_adapters({all});
+      ADD_FAILURE() << all;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+      EXPECT_NE(std::string(error.what()).find("none of the adapters"), std::string::npos) << error.what();
+    }
+  }
 }
 
 }  // namespace

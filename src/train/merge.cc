@@ -6,10 +6,12 @@
 #include "model/weight_files.h"
 #include "snug/snug.h"
 #include "train/model_folder.h"
+#include "train/run_files.h"
 
 namespace snug {
 
 void merge_adapter(const MergeOptions& options) {
+  refuse_folder_with_model(options.output_dir);
   const ModelFolder folder = open_model_folder(options.adapter);
   const std::filesystem::path base = options.model.empty() ? AdapterFolder(options.adapter).base() : std::filesystem::path(options.model);
   const Head head = head_of(folder.config);

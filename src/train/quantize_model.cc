@@ -11,6 +11,7 @@
 #include "model/weight_files.h"
 #include "snug/snug.h"
 #include "train/model_folder.h"
+#include "train/run_files.h"
 
 namespace snug {
 namespace {
@@ -87,9 +88,7 @@ uint64_t write_weights(const fs::path& path, const WeightFolder& files, const So
 QuantizeSummary quantize(const QuantizeOptions& options) {
   const ModelFolder folder = open_model_folder(options.model);
   if (folder.config.quantized) fail(ErrorKind::kUsage, "{}: is quantised already", options.model);
-  if (fs::exists(fs::path(options.output_dir) / "config.json")) {
-    fail(ErrorKind::kUsage, "{}: holds a model already; choose another --output-dir", options.output_dir);
-  }
+  refuse_folder_with_model(options.output_dir);
   ModelConfig config = folder.config;
   config.quantized = true;
   const Head head = head_of(config);

@@ -7,7 +7,6 @@
 #include "data/batch_builder.h"
 #include "model/config.h"
 #include "model/model.h"
-#include "ops/products.h"
 #include "plan/planner.h"
 #include "runtime/cpu_engine.h"
 
@@ -54,8 +53,7 @@ void rehearse() {
   engine.score(batch);
 }
 
-Overhead measure_overhead(int64_t largest_product_side, int64_t most_rows) {
-  warm_up_products(largest_product_side, most_rows);
+Overhead measure_overhead() {
   trim_allocator();
   return {resident_bytes(), peak_resident_bytes()};
 }

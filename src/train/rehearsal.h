@@ -16,8 +16,7 @@ struct Overhead {
 // most the process occupies until then does not depend on whether the data was read before.
 void rehearse();
 
-// The largest side of the real model's weight matrices and the most rows they will meet size the matrix library's buffers.
-// Call after rehearse().
-Overhead measure_overhead(int64_t largest_product_side, int64_t most_rows);
+// Call after rehearse() and warm_up_products().
+Overhead measure_overhead();
 
 }  // namespace snug

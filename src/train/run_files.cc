@@ -10,8 +10,16 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "model/adapter.h"
 
 namespace snug {
+
+void refuse_folder_with_model(const std::filesystem::path& folder) {
+  for (const char* name : {"config.json", "bert_config.json", kAdapterConfig}) {
+    if (!std::filesystem::exists(folder / name)) continue;
+    fail(ErrorKind::kUsage, "{}: holds a model already; choose another --output-dir", folder.string());
+  }
+}
 
 FolderLock::FolderLock(const std::filesystem::path& folder) {
   const auto path = folder / ".lock";

@@ -60,6 +60,10 @@ uint64_t fingerprint_of(const WeightFolder& files) {
 }  // namespace
 
 Teacher open_teacher(const std::filesystem::path& path, const ModelFolder& student, Task task) {
+  if (task != Task::kClassify && !is_language(task)) {
+    fail(ErrorKind::kUsage, "--teacher: learning from a teacher is for clm, mlm, and classify with one label for each text, not {}",
+         task_name(task));
+  }
   const ModelFolder folder = open_model_folder(path, "--teacher");
   if (is_adapter_folder(path)) {
     throw Error(ErrorKind::kUsage, fmt::format("{}: holds adapters; a teacher is a whole model", path.string()),

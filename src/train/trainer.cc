@@ -92,6 +92,7 @@ class Trainer {
   }
   void load();
   void check_same_run(const Json& state) const;
+  void check_same_teacher(const Json& before) const;
   Json fingerprint() const;
 
   void keep_states(const SignalGuard& signals);
@@ -216,8 +217,29 @@ Json Trainer::fingerprint() const {
           {"class_weights", job_.class_weights}};
 }
 
+// `before` is what fingerprint() was then; null: there was no teacher.
+void Trainer::check_same_teacher(const Json& before) const {
+  const Json now = fingerprint().at("distillation");
+  if (now == before) return;
+  const std::string& teacher = job_.options.teacher;
+  std::string change;
+  if (before.is_null()) {
+    change = fmt::format("without a teacher, now there is --teacher {}", teacher);
+  } else if (now.is_null()) {
+    change = "with a teacher, now there is no --teacher";
+  } else if (now.at(0) != before.at(0)) {
+    change = fmt::format("with another teacher than --teacher {}", teacher);
+  } else {
+    change = fmt::format("with --distill-temperature {} and --distill-alpha {}, now they are {} and {}", before.at(1).dump(),
+                         before.at(2).dump(), now.at(1).dump(), now.at(2).dump());
+  }
+  throw Error(ErrorKind::kUsage, fmt::format("{} was trained {}", resume_->checkpoint.string(), change),
+              "resume with the same flags, or start a new run");
+}
+
 void Trainer::check_same_run(const Json& state) const {
   const Json now = fingerprint();
+  check_same_teacher(state.at("run").value("distillation", Json()));  // first: its labels are part of how data is read
   for (const auto& [name, value] : state.at("run").items()) {
     if (now.at(name) == value) continue;
     if (name == "data") {
@@ -372,6 +394,7 @@ void Trainer::save_weights_to(const fs::path& folder) {
   const Model& model = student();
   if (model.tuning().lora.rank > 0) {
     save_adapter(folder, model, weight_memory());
+    complete_adapter(folder, model, weight_memory(), WeightFolder(job_.options.model));
     return write_file_atomically(folder / kAdapterConfig, describe_adapter(model, fs::absolute(job_.options.model)));
   }
   const WeightFolder originals(job_.options.model);
@@ -514,10 +537,7 @@ TrainSummary train(const TrainOptions& options, const std::function<void(const S
                  state.value("kept_layers", 0)};
   }
   const TrainingJob job = prepare_training(options, preferred);
-  if (!job.summary.fits) {
-    throw Error(ErrorKind::kBudget, job.summary.to_text(),
-                fmt::format("the least that works is --memory {}", job.summary.minimum_budget_bytes));
-  }
+  if (!job.summary.fits) throw DoesNotFit(job.summary);
   say(job.summary.to_text());
   write_skipped_list(fs::path(options.output_dir) / "skipped.jsonl", {job.train.get(), job.validation.get()});
   const TrainSummary summary = Trainer(job, std::move(resume), on_step).run();

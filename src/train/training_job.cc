@@ -15,6 +15,7 @@
 #include "core/progress.h"
 #include "core/threads.h"
 #include "data/data_files.h"
+#include "data/skipped_rows.h"
 #include "model/adapter.h"
 #include "model/distilled.h"
 #include "model/weight_files.h"
@@ -28,10 +29,10 @@ namespace {
 
 void check_options(const TrainOptions& o) {
   const auto positive = [](const char* flag, double value) {
-    if (!(value > 0)) fail(ErrorKind::kUsage, "{} is {}, expected a number above zero", flag, value);
+    if (!(value > 0 && std::isfinite(value))) fail(ErrorKind::kUsage, "{} is {}, expected a number above zero", flag, value);
   };
   const auto not_negative = [](const char* flag, double value) {
-    if (!(value >= 0)) fail(ErrorKind::kUsage, "{} is {}, expected zero or more", flag, value);
+    if (!(value >= 0 && std::isfinite(value))) fail(ErrorKind::kUsage, "{} is {}, expected zero or more", flag, value);
   };
   const auto below_one = [](const char* flag, double value) {
     if (!(value >= 0 && value < 1)) fail(ErrorKind::kUsage, "{} is {}, expected at least 0 and below 1", flag, value);
@@ -100,10 +101,12 @@ uint64_t interval(const std::string& flag, const std::string& strategy, int64_t 
 CommonOptions with_block_size(const TrainOptions& options, Task task, int64_t positions) {
   CommonOptions common = options;
   if (task != Task::kClm || options.block_size == 0) return common;
-  if (options.block_size > positions) {
-    fail(ErrorKind::kUsage, "--block-size {} is more than the {} positions this model has", options.block_size, positions);
+  if (options.max_length != 0 && options.max_length != options.block_size) {
+    throw Error(ErrorKind::kUsage, fmt::format("--max-length {} and --block-size {}: in --task clm both are the tokens of a block", options.max_length, options.block_size),
+                "leave one of them out");
   }
   common.max_length = options.block_size;
+  text_length(common, positions, "--block-size");
   return common;
 }
 
@@ -127,16 +130,12 @@ void warn_of_same_contents(const TrainingJob& job) {
 }
 
 void say_long_texts(const Dataset& data, const EncodingOptions& encoding) {
-  if (data.long_rows() == 0) return;
-  say(fmt::format("{}: {} texts have more than {} tokens; {}", data.source().filename().string(), data.long_rows(), encoding.max_length,
-                  encoding.long_texts == LongTexts::kWindows ? fmt::format("they are read in windows that share {} tokens", encoding.stride)
-                                                             : "the rest of them is left out (--long-texts)"));
+  if (data.long_rows() > 0) say(long_texts_text(name_of_files(data.sources()), data.long_rows(), encoding));
 }
 
 void say_skipped(const Dataset& data) {
   if (data.skipped_rows() == 0) return;
-  say(fmt::format("{}: {} rows are wrong and left out; skipped.jsonl in the output folder says why", data.source().filename().string(),
-                  data.skipped_rows()));
+  say(skipped_rows_text(name_of_files(data.sources()), data.skipped_rows()) + "; skipped.jsonl in the output folder says why");
 }
 
 Dataset open_files(const char* flag, const std::string& list, const TrainingJob& job, const DatasetOptions& options) {
@@ -233,6 +232,7 @@ void open_text(TrainingJob& job) {
     data.documents->attention_crosses = o.attention_across_documents;
   }
   Dataset all = open_files("--train", o.train, job, data);
+  say_long_texts(all, data.encoding);
   if (job.task == Task::kMlm) {
     job.masks = std::make_shared<MaskTable>(*job.folder.tokenizer, o.mlm_probability, o.whole_word_mask);
   }
@@ -243,9 +243,10 @@ void open_text(TrainingJob& job) {
     return;
   }
   const auto held_out = uint64_t(std::ceil(double(all.rows()) * o.validation_split_percentage.value_or(5) / 100));
-  if (held_out > 0 && held_out < all.rows()) {
-    job.validation = std::make_unique<Dataset>(chosen_for_validation(o, all.part(all.rows() - held_out, held_out)));
-    job.train = std::make_unique<Dataset>(chosen_for_training(o, all.part(0, all.rows() - held_out)));
+  const uint64_t kept = held_out < all.rows() ? all.text_begin(all.rows() - held_out) : 0;  // a text is on one side
+  if (kept > 0 && kept < all.rows()) {
+    job.validation = std::make_unique<Dataset>(chosen_for_validation(o, all.part(kept, all.rows() - kept)));
+    job.train = std::make_unique<Dataset>(chosen_for_training(o, all.part(0, kept)));
   } else {
     job.train = std::make_unique<Dataset>(chosen_for_training(o, std::move(all)));
   }
@@ -494,19 +495,19 @@ DatasetOptions text_dataset_options(const CommonOptions& options, Task task, con
   result.labels = LabelNeed::kIgnored;
   result.has_header = options.header;
   result.skip_bad_rows = options.skip_bad_rows;
-  result.encoding = {.max_length = text_length(options, folder.config.max_length())};
+  result.encoding = encoding_options(options, task, folder.config.max_length());
   result.cache_folder = cache_folder(options);
   result.threads = num_threads();
   if (task == Task::kClm) result.documents = {.separator = folder.end_of_text()};
   return result;
 }
 
-size_t text_length(const CommonOptions& options, int64_t positions) {
+size_t text_length(const CommonOptions& options, int64_t positions, std::string_view flag) {
   if (options.max_length == 0) return size_t(positions);
   if (options.max_length > positions) {
-    fail(ErrorKind::kUsage, "--max-length {} is more than the {} positions this model has", options.max_length, positions);
+    fail(ErrorKind::kUsage, "{} {} is more than the {} positions this model has", flag, options.max_length, positions);
   }
-  if (options.max_length < 3) fail(ErrorKind::kUsage, "--max-length {} leaves no room for text", options.max_length);
+  if (options.max_length < 3) fail(ErrorKind::kUsage, "{} {} leaves no room for text", flag, options.max_length);
   return size_t(options.max_length);
 }
 
@@ -548,6 +549,9 @@ FileEvaluation::Setup TrainingJob::evaluation() const {
           .encoding = encoding_options(options, task, folder.config.max_length()),
           .scratch = cache_folder(options)};
 }
+
+DoesNotFit::DoesNotFit(const PlanSummary& plan)
+    : Error(ErrorKind::kBudget, plan.to_text(), fmt::format("the least that works is --memory {}", plan.minimum_budget_bytes)), plan_(plan) {}
 
 TrainingJob prepare_training(const TrainOptions& options, const std::optional<PreferredPlan>& preferred) {
   check_options(options);

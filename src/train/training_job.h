@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "data/batches.h"
 #include "data/dataset.h"
@@ -59,12 +60,22 @@ struct PreferredPlan {
 std::unique_ptr<Model> build_model(const TrainingJob& job, const TrainOptions& options);
 PlanRequest plan_request(const TrainingJob& job, const TrainOptions& options, const Model& model);
 
+// A run that has no room in its memory, with the plan that says so.
+class DoesNotFit : public Error {
+ public:
+  explicit DoesNotFit(const PlanSummary& plan);
+  const PlanSummary& plan() const { return plan_; }
+
+ private:
+  PlanSummary plan_;
+};
+
 TrainingJob prepare_training(const TrainOptions& options, const std::optional<PreferredPlan>& preferred);
 
 // How a language model's texts are read: joined into blocks where it is causal.
 DatasetOptions text_dataset_options(const CommonOptions& options, Task task, const ModelFolder& folder);
 
-// --max-length, or what the model has positions for.
-size_t text_length(const CommonOptions& options, int64_t positions);
+// --max-length, or what the model has positions for. `flag` is what it was given as, for messages.
+size_t text_length(const CommonOptions& options, int64_t positions, std::string_view flag = "--max-length");
 
 }  // namespace snug

@@ -94,10 +94,26 @@ class Promises(Distillation):
         self.train("parts", student, self.text, *flags, "--resume-from-checkpoint", "latest")
         with open(self.path("whole", "model.safetensors"), "rb") as a, open(self.path("parts", "model.safetensors"), "rb") as b:
             self.assertEqual(a.read(), b.read())
-        for changed in ["--distill-alpha", 0.25], ["--distill-temperature", 3], ["--teacher", self.path("gpt2-large")]:
+        for changed, said in ((["--distill-alpha", 0.25], "--distill-alpha"), (["--distill-temperature", 3], "--distill-temperature"),
+                              (["--teacher", self.path("gpt2-large")], "another teacher")):
             with self.subTest(changed=changed):
                 error = self.train("parts", student, self.text, *flags, *changed, "--resume-from-checkpoint", "latest", expect=2).err
-                self.assertIn("distillation", error)
+                self.assertIn(said, error)
+
+    def test_a_resumed_run_has_the_teacher_it_had(self):
+        student, teacher = self.pair()
+        # Labels are part of how data is read, and a fresh student takes its teacher's: here in another order.
+        with open(os.path.join(teacher, "config.json")) as f:
+            config = json.load(f)
+        config["id2label"], config["label2id"] = {"0": "yes", "1": "no"}, {"yes": 0, "no": 1}
+        with open(os.path.join(teacher, "config.json"), "w") as f:
+            json.dump(config, f)
+        for name, before, after, said in (("plain", [], ["--teacher", teacher], "without a teacher"),
+                                          ("taught", ["--teacher", teacher], [], "there is no --teacher")):
+            with self.subTest(name):
+                self.train(name, student, self.data, *before, steps=2)
+                error = self.train(name, student, self.data, *after, "--resume-from-checkpoint", "latest", steps=2, expect=2).err
+                self.assertIn(said, error)
 
 
 class Teaching(Distillation):
@@ -152,6 +168,17 @@ class BadTeachers(Distillation):
         self.refused(student, "--teacher", teacher, "--distill-alpha", 1.5, code=2, words=["--distill-alpha", "1.5"])
         self.refused(student, "--teacher", teacher, "--distill-temperature", 0, code=2, words=["--distill-temperature"])
         self.refused(student, "--distill-alpha", 0.3, code=2, words=["--teacher"])
+
+    def test_other_tasks(self):
+        student, teacher = self.pair()
+        numbers, tags = self.path("numbers.csv"), self.path("tags.conll")
+        with open(numbers, "w") as f:
+            f.write("text,label\n" + "".join(f"{sentence(self.rng, 8)},{i}\n" for i in range(20)))
+        with open(tags, "w") as f:
+            f.write("time O\nworld B-LOC\n\n" * 20)
+        for task, data in (("regress", numbers), ("tag", tags), ("multi-label", self.data)):
+            with self.subTest(task):
+                self.refused(student, "--task", task, "--teacher", teacher, code=2, words=["--teacher", "clm, mlm, and classify"], data=data)
 
     def test_another_vocabulary(self):
         student, _ = self.pair()

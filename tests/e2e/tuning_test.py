@@ -5,7 +5,7 @@ import shutil
 import struct
 import unittest
 
-from harness import SnugTest, read_losses, run, write_csv
+from harness import SnugTest, read_losses, run, sentence, write_csv
 
 
 def read_tensors(path):
@@ -94,6 +94,73 @@ class Adapters(Tuning):
             shutil.rmtree(self.path("again", "checkpoints", f"step-{step}"))
         self.train("again", *flags, "--resume-from-checkpoint", "latest")
         self.assertEqual(*(read_tensors(self.path(name, "adapter_model.safetensors")) for name in ("whole", "again")))
+
+    def test_merging_writes_over_nothing(self):
+        self.train("out", *self.FLAGS, steps=1)
+        bare = self.path("bare")  # as PEFT writes it, with the adapters alone
+        os.mkdir(bare)
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            shutil.copy(self.path("out", name), bare)
+        run("merge", "--adapter", self.path("out"), "--output-dir", self.path("merged"))
+        for folder in (self.model, self.path("out"), bare, self.path("merged")):
+            before = {name: os.stat(os.path.join(folder, name)).st_mtime_ns for name in os.listdir(folder)}
+            result = run("merge", "--adapter", self.path("out"), "--output-dir", folder, expect=2)
+            self.assertIn("holds a model already; choose another --output-dir", result.err)
+            self.assertEqual(before, {name: os.stat(os.path.join(folder, name)).st_mtime_ns for name in os.listdir(folder)})
+
+    def test_peft_finds_the_layers_by_name(self):
+        """It takes "all-linear" alone, but not in a list. tests/reference/lora.py loads such folders in PEFT."""
+        self.train("out", "--lora-rank", 4, "--lora-target-modules", "all-linear", steps=1)
+        with open(self.path("out", "adapter_config.json")) as f:
+            config = json.load(f)
+        self.assertEqual(sorted(config["target_modules"]), ["dense", "key", "query", "value"])
+        # PEFT's own spelling is read back as well.
+        config["target_modules"] = "all-linear"
+        with open(self.path("out", "adapter_config.json"), "w") as f:
+            json.dump(config, f)
+        run("predict", "--model", self.path("out"), "--text", "time")
+
+    def test_peft_finds_all_of_a_head_that_is_trained_in_part_or_tied(self):
+        text = self.path("text.txt")
+        with open(text, "w") as f:
+            f.writelines(sentence(self.rng, 14) + "\n" for _ in range(100))
+        prefix = "base_model.model."
+        cases = (("bert", ["--task", "mlm"], "cls.predictions.decoder", "cls.predictions.bias", "bert.embeddings.word_embeddings.weight"),
+                 ("roberta", ["--task", "mlm", "--freeze", "lm_head.dense"], "lm_head.decoder", "lm_head.bias",
+                  "roberta.embeddings.word_embeddings.weight"))
+        for kind, flags, layer, bias, words in cases:
+            with self.subTest(kind):
+                model = self.init(kind, train=text, vocab=400 if kind != "bert" else 200, model_type=kind)
+                run("train", "--model", model, "--train", text, "--max-steps", 2, *self.FLAGS, *flags, "--output-dir", self.path(f"{kind}-out"),
+                    *self.cache())
+                written = read_tensors(self.path(f"{kind}-out", "adapter_model.safetensors"))
+                self.assertEqual(written[f"{prefix}{layer}.bias"], written[prefix + bias])
+                self.assertEqual(written[f"{prefix}{layer}.weight"], read_tensors(os.path.join(model, "model.safetensors"))[words])
+                if kind == "roberta":
+                    self.assertIn(f"{prefix}lm_head.dense.weight", written)
+                run("merge", "--adapter", self.path(f"{kind}-out"), "--output-dir", self.path(f"{kind}-merged"))
+                scores = [run("eval", "--model", self.path(f"{kind}-{name}"), "--data", text, "--json",
+                              env={"XDG_CACHE_HOME": self.path("cache")}).json()["loss"] for name in ("out", "merged")]
+                self.assertEqual(*scores)
+
+    def test_a_head_that_is_made_new_and_frozen_is_written(self):
+        self.train("out", "--lora-rank", 4, "--freeze", "classifier,pooler", steps=5)
+        run("merge", "--adapter", self.path("out"), "--output-dir", self.path("merged"))
+        scores = [run("eval", "--model", self.path(name), "--data", self.data, "--json").json()["loss"] for name in ("out", "merged")]
+        self.assertEqual(*scores)
+
+    def test_contradictions_are_refused(self):
+        for flags, said in ((["--lora-rank", 4, "--freeze", "all-but-head"], "none of the adapters"),
+                            (["--lora-rank", 4, "--freeze", "layers.0-2"], "none of the adapters"),
+                            (["--lora-alpha", 16], "--lora-alpha without adapters"),
+                            (["--lora-dropout", 0.1], "--lora-dropout without adapters"),
+                            (["--lora-rank", 4, "--lora-alpha", "inf"], "--lora-alpha is inf"),
+                            (["--lora-rank", 4, "--lora-alpha", "nan"], "--lora-alpha is nan")):
+            with self.subTest(flags=flags):
+                result = self.train("bad", *flags, expect=2)
+                self.assertIn(said, result.err)
+                self.assertFalse(os.path.exists(self.path("bad", "adapter_config.json")))
+        self.train("some", "--lora-rank", 4, "--freeze", "layers.0", steps=1)
 
     def test_refusals_say_what_there_is(self):
         result = self.train("bad", "--lora-rank", 4, "--lora-target-modules", "c_attn", expect=2)

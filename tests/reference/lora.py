@@ -9,13 +9,14 @@ import random
 import subprocess
 import sys
 import tempfile
+import warnings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from harness import sentence, write_csv
 
@@ -29,19 +30,26 @@ def snug(*args):
     return done.stdout
 
 
-def classification(folder, model_type):
+def with_adapter(base, folder):
+    """As a user of PEFT loads it; nothing may be missing in its files."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*missing.*")
+        return PeftModel.from_pretrained(base, folder).eval()
+
+
+def classification(folder, model_type, targets, *flags):
     rng = random.Random(1)
     data = write_csv(os.path.join(folder, "train.csv"), 300, rng, longest=20, labels=("a", "b", "c"))
     model, out, merged = (os.path.join(folder, name) for name in ("model", "out", "merged"))
     snug("init", "--model-type", model_type, "--train", data, "--vocab-size", 400, "--hidden-size", 64, "--num-hidden-layers", 2,
          "--num-attention-heads", 4, "--output-dir", model)
     snug("train", "--model", model, "--train", data, "--batch-size", 16, "--max-steps", 40, "--learning-rate", 5e-3, "--lora-rank", 4,
-         "--lora-alpha", 16, "--lora-dropout", 0.1, "--lora-target-modules", "query,value,dense", "--output-dir", out,
-         "--save-strategy", "no", "--cache-dir", os.path.join(folder, "cache"))
+         "--lora-alpha", 16, "--lora-dropout", 0.1, "--lora-target-modules", targets, "--output-dir", out, "--task", "classify",
+         "--save-strategy", "no", "--cache-dir", os.path.join(folder, "cache"), *flags)
     snug("merge", "--adapter", out, "--output-dir", merged)
     labels = json.load(open(os.path.join(out, "config.json")))["id2label"]
     base = AutoModelForSequenceClassification.from_pretrained(model, num_labels=len(labels))
-    theirs = PeftModel.from_pretrained(base, out).eval()
+    theirs = with_adapter(base, out)
     plain = AutoModelForSequenceClassification.from_pretrained(merged).eval()
     tokenizer = AutoTokenizer.from_pretrained(merged)
     worst = {"PEFT": 0.0, "snug predict of the adapter": 0.0}
@@ -58,27 +66,28 @@ def classification(folder, model_type):
     trained = load_file(os.path.join(out, "adapter_model.safetensors"))
     moved = sum(tensor.abs().sum().item() > 0 for name, tensor in trained.items() if "lora_B" in name)
     assert moved == sum("lora_B" in name for name in trained), "an adapter was not trained"
-    print(f"{model_type}: largest difference of log-probabilities to the merged model: {worst}")
+    print(f"{model_type} {targets} {flags}: largest difference of log-probabilities to the merged model: {worst}")
     assert max(worst.values()) < 2e-5
 
 
-def language(folder):
+def language(folder, model_type, *flags):
+    auto, task = (AutoModelForCausalLM, "clm") if model_type == "gpt2" else (AutoModelForMaskedLM, "mlm")
     text = os.path.join(folder, "text.txt")
     rng = random.Random(2)
     with open(text, "w") as f:
         f.write("\n".join(sentence(rng, 12) for _ in range(400)))
     model, out, merged = (os.path.join(folder, name) for name in ("model", "out", "merged"))
-    snug("init", "--model-type", "gpt2", "--train", text, "--vocab-size", 400, "--hidden-size", 64, "--num-hidden-layers", 2,
-         "--num-attention-heads", 4, "--output-dir", model)
-    snug("train", "--model", model, "--train", text, "--batch-size", 8, "--block-size", 64, "--max-steps", 30, "--learning-rate", 5e-3,
-         "--lora-rank", 8, "--output-dir", out, "--save-strategy", "no", "--cache-dir", os.path.join(folder, "cache"))
+    snug("init", "--model-type", model_type, "--train", text, "--vocab-size", 400 if model_type != "bert" else 200, "--hidden-size", 64,
+         "--num-hidden-layers", 2, "--num-attention-heads", 4, "--output-dir", model)
+    snug("train", "--model", model, "--train", text, "--task", task, "--batch-size", 8, "--max-steps", 30, "--learning-rate", 5e-3,
+         "--lora-rank", 8, "--output-dir", out, "--save-strategy", "no", "--cache-dir", os.path.join(folder, "cache"), *flags)
     snug("merge", "--adapter", out, "--output-dir", merged)
-    theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model), out).eval()
-    plain = AutoModelForCausalLM.from_pretrained(merged).eval()
+    theirs = with_adapter(auto.from_pretrained(model), out)
+    plain = auto.from_pretrained(merged).eval()
     ids = AutoTokenizer.from_pretrained(merged)(sentence(rng, 30), return_tensors="pt")["input_ids"]
     with torch.no_grad():
         worst = (torch.log_softmax(theirs(ids).logits, -1) - torch.log_softmax(plain(ids).logits, -1)).abs().max().item()
-    print(f"gpt2: largest difference of log-probabilities between PEFT and the merged model: {worst}")
+    print(f"{model_type} {task} {flags}: largest difference of log-probabilities between PEFT and the merged model: {worst}")
     assert worst < 2e-5
 
 
@@ -120,6 +129,12 @@ def losses(folder):
     assert worst < 1e-4
 
 
-for case in (lambda f: classification(f, "bert"), lambda f: classification(f, "roberta"), language, losses):
+CASES = [(classification, "bert", "query,value,dense"), (classification, "roberta", "query,value,dense"),
+         (classification, "bert", "all-linear"), (classification, "roberta", "all-linear"), (classification, "gpt2", "all-linear"),
+         (classification, "roberta", "query", "--freeze", "classifier.dense"),
+         (language, "gpt2", "--block-size", 64), (language, "gpt2", "--block-size", 64, "--lora-target-modules", "all-linear"),
+         (language, "bert"), (language, "roberta"), (language, "bert", "--lora-target-modules", "all-linear"),
+         (language, "roberta", "--freeze", "lm_head.dense"), (losses,)]
+for case, *arguments in CASES:
     with tempfile.TemporaryDirectory() as folder:
-        case(folder)
+        case(folder, *arguments)
