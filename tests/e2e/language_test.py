@@ -4,9 +4,10 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import unittest
 
-from harness import MIB, SnugTest, read_losses, run, sentence
+from harness import DEVICE, MIB, ON_GPU, SNUG, SnugTest, read_losses, run, sentence
 
 
 class Language(SnugTest):
@@ -68,6 +69,27 @@ class Promises(Language):
                 self.assertEqual(losses[0], losses[2], "recomputing gives the same bits")
                 self.assertLessEqual(max(abs(losses[0][s] - losses[1][s]) / losses[0][s] for s in losses[0]), 2e-5)
                 self.assertNotEqual(losses[0], losses[1], "packed differently, so rounded differently: else nothing was tested")
+
+    def test_long_documents_of_their_own_lose_nothing(self):
+        model, data = self.fresh(), self.write_documents(rows=30)
+        tokens = run("tokenize", "--model", model, "--input", data, "--no-special-tokens").out
+        expected = sum(len(json.loads(line)["ids"]) + 1 for line in tokens.splitlines())  # and the end-of-text token
+        report = self.train("pieces", model, data, "--no-concat", "--block-size", 16, "--validation-split-percentage", 0,
+                            "--num-train-epochs", 1, steps=0)
+        self.assertEqual(report["tokens"], expected)
+
+    def test_long_lines_of_masked_models_are_counted_or_windowed(self):
+        model, data = self.fresh("bert"), self.path("long.txt")
+        with open(data, "w") as f:
+            f.writelines((sentence(self.rng, 8) + " ") * 40 + "\n" for _ in range(4))
+        flags = ["--model", model, "--train", data, "--task", "mlm", "--max-length", 32, "--max-steps", 1, "--validation-split-percentage", 0,
+                 "--batch-size", 4, *self.cache()]
+        cut = run("train", *flags, "--output-dir", self.path("cut"))
+        self.assertIn("4 texts have more than 32 tokens", cut.err)
+        run("train", *flags, "--long-texts", "windows", "--output-dir", self.path("windows"))
+        self.assertNotEqual(*(read_losses(self.path(name)) for name in ("cut", "windows")))
+        run("train", "--model", self.fresh("gpt2", "g"), "--train", data, "--long-texts", "windows", "--max-steps", 1, "--output-dir", self.path("no"),
+            *self.cache(), expect=2)
 
     def test_a_resumed_run_continues_the_same_curve(self):
         model, data = self.fresh(), self.write_text()
@@ -163,9 +185,90 @@ class Generation(Language):
         self.assertEqual(len(self.texts("--input", self.path("prompts.txt"), "--max-new-tokens", 3)), 3)
         self.assertEqual(len(self.texts("--prompt", "", "--max-new-tokens", 3)), 1)
 
+    def signs(self, count):
+        """A prompt of so many tokens: the vocabulary was made of letters, so that every sign is a token of its own."""
+        return "".join(self.rng.choice("!?;:+*") for _ in range(count))
+
+    def greedy(self, prompt, count, *flags):
+        return self.generate("--prompt", prompt, "--greedy", "--ignore-eos", "--precision", "fp32", "--max-new-tokens", count,
+                             *flags).json()["texts"][0]
+
+    def test_a_prompt_that_takes_all_positions(self):
+        """What the model writes behind 63 tokens, read with them, gives the same second token as if it had been written."""
+        while True:
+            text = self.signs(63)
+            whole = text + self.greedy(text, 1)["text"]
+            # What was written may be half a character, which is not the same when it is read.
+            if len(run("tokenize", "--model", self.model, "--text", whole).json()["ids"]) == 64:
+                break
+        both = self.greedy(text, 2)
+        for flags in [], ["--sliding"]:
+            second = self.greedy(whole, 1, *flags)
+            self.assertEqual(whole + second["text"], text + both["text"])
+            self.assertAlmostEqual(second["log_probability"] + self.greedy(text, 1)["log_probability"], both["log_probability"], places=4)
+        report = self.generate("--prompt", whole, "--ignore-eos", "--max-new-tokens", 5, "--repetition-penalty", 2)
+        self.assertEqual((report.json()["tokens"], report.json()["texts"][0]["finish_reason"]), (1, "length"))
+        self.assertIn("--sliding", report.err)
+        self.assertEqual(self.generate("--prompt", whole, "--ignore-eos", "--max-new-tokens", 5, "--sliding").json()["tokens"], 5)
+        self.assertIn("64", self.generate("--prompt", whole + " time", expect=2).err)
+
+    def test_a_long_prompt_slides_to_its_last_half(self):
+        long = self.signs(300)
+        slid, end, more = self.greedy(long, 9, "--sliding"), self.greedy(long[-32:], 9), self.greedy(long[-33:], 9)
+        self.assertEqual(slid["text"], end["text"])
+        self.assertAlmostEqual(slid["log_probability"], end["log_probability"], places=4)
+        self.assertNotAlmostEqual(more["log_probability"], end["log_probability"], places=3)
+
+    def test_bytes_that_are_not_utf8(self):
+        texts = self.generate("--prompt", os.fsdecode(b"a\xff"), "--max-new-tokens", 3).json()["texts"]
+        self.assertEqual(texts[0]["prompt"], "a\ufffd")
+        # This model writes bytes at random, so that a U+FFFD comes soon; the stop text is its second byte.
+        texts = self.generate("--prompt", "a", "--ignore-eos", "--sliding", "--max-new-tokens", 500, "--top-k", 0,
+                              "--stop", os.fsdecode(b"\xbf")).json()["texts"]
+        self.assertEqual(texts[0]["finish_reason"], "stop")
+        self.assertTrue(texts[0]["text"].endswith("\ufffd"))
+
+    def test_a_run_that_fails_shows_nothing(self):
+        for flags, code in ((["--top-p", 0], 2), (["--memory", "1MiB"], 4), (["--model", self.path("nosuch")], 3),
+                            (["--prompt", " ".join(["time"] * 100), "--num-return", 1], 2)):
+            for form in [], ["--json"]:
+                with self.subTest(flags=flags, form=form):
+                    self.assertEqual(run("generate", "--model", self.model, "--prompt", "time", *flags, *form, expect=code).out, "")
+        shown = run("generate", "--model", self.model, "--prompt", "time", "--ignore-eos", "--max-new-tokens", 5).out
+        self.assertEqual(shown, "time" + self.texts("--prompt", "time", "--max-new-tokens", 5)[0] + "\n")
+
+    def test_it_stops_when_nobody_reads(self):
+        flags = ["generate", "--model", self.model, "--prompt", "time", "--ignore-eos", "--sliding", "--max-new-tokens", 10**6,
+                 *(["--device", DEVICE] if DEVICE else [])]
+        process = subprocess.Popen([SNUG, *map(str, flags)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.assertEqual(process.stdout.read(4), b"time")
+        process.stdout.close()
+        self.assertIn(b"standard output", process.communicate(timeout=10)[1])
+        self.assertEqual(process.returncode, 5)
+
+    @unittest.skipIf(ON_GPU, "texts are not where the budget is")
+    def test_prompts_have_room_in_the_memory(self):
+        least = int(re.search(r"--memory (\d+)", self.generate("--prompt", "time", "--memory", "1MiB", expect=4).err)[1])
+        budget = least + 16 * MIB
+        with open(self.path("line.txt"), "w") as f:
+            f.write("time year " * 2_000_000)
+        with open(self.path("lines.txt"), "w") as f:
+            f.writelines(f"time {i}\n" for i in range(400_000))
+        for flags, words in ((["--input", self.path("line.txt")], "line 1"), (["--input", self.path("line.txt"), "--sliding"], "line 1"),
+                             (["--input", self.path("lines.txt")], "prompts"), (["--prompt", "time", "--num-return", 10**6], "prompts")):
+            with self.subTest(flags=flags):
+                refused = self.generate(*flags, "--memory", budget, expect=4)
+                self.assertIn(words, refused.err)
+                if refused.peak_bytes:
+                    self.assertLessEqual(refused.peak_bytes, budget)
+
     def test_usage(self):
         for flags in (["--prompt", "a", "--input", "b.txt"], [], ["--prompt", "a", "--temperature", -1], ["--prompt", "a", "--top-p", 0],
-                      ["--prompt", "a", "--max-new-tokens", 0]):
+                      ["--prompt", "a", "--max-new-tokens", 0], ["--prompt", "a", "--max-new-tokens", 2**63 - 1],
+                      ["--prompt", "a", "--max-new-tokens", "9999999999999999999"], ["--prompt", "a", "--num-return", 2**63 - 1],
+                      ["--prompt", "a", "--stop", ""]):
             self.assertIn("error", self.generate(*flags, expect=2).err)
         bert = self.fresh("bert", "bert")
         self.assertIn("bert", run("generate", "--model", bert, "--prompt", "a", expect=2).err)
