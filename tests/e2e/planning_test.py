@@ -192,7 +192,7 @@ class Flags(SnugTest):
         self.assertIn("2 files: 2 rows are wrong", both)
         self.assertIn("2 files: 2 texts have more than 20 tokens", both)
         one = run("plan", *flags, "--train", self.path("a.csv")).err
-        self.assertIn("a.csv: 1 rows are wrong", one)
+        self.assertIn("a.csv: 1 row is wrong", one)
         self.assertIn("a.csv: 1 text has more than 20 tokens", one)
 
     @unittest.skipIf(ON_GPU, "a limit of the process")

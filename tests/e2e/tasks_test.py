@@ -235,10 +235,10 @@ class Tasks(SnugTest):
         given = ["--model", self.path("out"), "--input", self.path("empty.jsonl")]
         predicted = run("predict", *given, "--json").json()["predictions"]
         embedded = [json.loads(line) for line in run("embed", *given).out.splitlines()]
-        for said in [row["scores"] for row in predicted], [row["embedding"] for row in embedded]:
-            self.assertEqual(said[1], said[3])
-            self.assertEqual(said[1], said[4])
-            self.assertNotEqual(said[0], said[1])
+        for said in [list(row["scores"].values()) for row in predicted], [row["embedding"] for row in embedded]:
+            far = [max(abs(a - b) for a, b in zip(said[1], other)) for other in said]
+            self.assertLess(max(far[3], far[4]), 1e-5)
+            self.assertGreater(min(far[0], far[2]), 1e-3)
 
     def test_weights_smoothing_and_long_texts(self):
         model = self.model()
