@@ -238,7 +238,7 @@ class Tasks(SnugTest):
         for said in [list(row["scores"].values()) for row in predicted], [row["embedding"] for row in embedded]:
             far = [max(abs(a - b) for a, b in zip(said[1], other)) for other in said]
             self.assertLess(max(far[3], far[4]), 1e-5)
-            self.assertGreater(min(far[0], far[2]), 1e-3)
+            self.assertGreater(far[0], 1e-3)
 
     def test_weights_smoothing_and_long_texts(self):
         model = self.model()
