@@ -81,8 +81,9 @@ class Scratch {
 }  // namespace
 
 void warm_up_products(int64_t largest_dim, int64_t rows) {
-  // OpenBLAS cuts the inner dimension into pieces, packs one operand whole and of the other a block for each thread. Pieces and blocks are as large as its limits for the processor when a dimension is that large or twice as large,
-  // and smaller in between. The limits below are above its own on the processors it knows, and multiples of kStep.
+  // OpenBLAS cuts the inner dimension into pieces, packs one operand whole and of the other a block for each thread. Pieces
+  // and blocks are as large as its limits for the processor when a dimension is that large or twice as large, and smaller in
+  // between. The limits below are above its own on the processors it knows, and multiples of kStep.
   constexpr int64_t kBlockLimit = 1024, kInnerLimit = 1024, kStep = 64, kFew = 32;
   const int64_t longest = std::max(largest_dim, rows), threads = num_threads();
   const int64_t whole = std::min(longest, kRowsAtOnce), block = std::min(largest_dim, kBlockLimit);
