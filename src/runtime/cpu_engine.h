@@ -1,8 +1,8 @@
 // The engine on the CPU: the arena is resident memory of this process, kernels run on its threads.
 #pragma once
 
-#include "runtime/arena.h"
 #include "core/process_memory.h"
+#include "runtime/arena.h"
 #include "runtime/engine.h"
 #include "runtime/executor.h"
 #include "runtime/outside_file.h"
