@@ -57,7 +57,8 @@ void add_data_flags(CLI::App& command, TrainingFlags& flags) {
       ->capture_default_str();
   command.add_option(spellings("--block-size"), o.block_size, "clm: tokens a block; 0: as many as the model has positions")
       ->capture_default_str();
-  command.add_flag("--concat,!--no-concat", o.concat, "clm: documents end to end in blocks; --no-concat: each is an example, or several where it is longer than a block [on]");
+  command.add_flag("--concat,!--no-concat", o.concat,
+                   "clm: documents end to end in blocks; --no-concat: each is an example, or several where it is longer than a block [on]");
   command.add_flag(spellings("--attention-across-documents"), o.attention_across_documents,
                    "clm: tokens see the documents before their own in a block");
   command.add_option(spellings("--mlm-probability"), o.mlm_probability, "mlm: share of the tokens to guess")->capture_default_str();
