@@ -13,6 +13,7 @@
 #include "ops/dequantize.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
+#include "ops/end_attention.h"
 #include "ops/end_token.h"
 #include "ops/gradient_traffic.h"
 #include "ops/linear.h"
@@ -50,6 +51,8 @@ LaunchFunction launcher_of(const Op& op) {
       entry<Dropout>(),
       entry<Embedding>(),
       entry<EmbeddingGradient>(),
+      entry<EndAttention>(),
+      entry<EndAttentionGradient>(),
       entry<EndToken>(),
       entry<EndTokenGradient>(),
       entry<FetchActivation>(),

@@ -11,7 +11,7 @@ int row_count(const Tensor& tensor) {
   SNUG_CHECK(tensor.rows < int64_t{1} << 30);
   return int(tensor.rows);
 }
-__device__ inline bool is_there(int row, int tokens) { return uint32_t(row) < uint32_t(tokens); }  // nor below zero
+__device__ inline bool is_there(int row, int real) { return uint32_t(row) < uint32_t(real); }  // nor below zero
 __device__ inline size_t row_offset(int row, int cols) { return size_t(uint32_t(row)) * uint32_t(cols); }
 
 template <class T>
@@ -25,6 +25,7 @@ struct ForwardArguments {
   int rows, cols;
   float eps;
   DropoutMask mask;
+  snug::Rows rows_are;
   Batch batch;
   const StepState* state;
 };
@@ -41,7 +42,7 @@ struct ForwardRow {
   Packed<T> x[Shape::kVectors], residual[Shape::kVectors];
   TokenPlace place;
 
-  __device__ void fetch(const ForwardArguments<T>& a, int row, int tokens) {
+  __device__ void fetch(const ForwardArguments<T>& a, int row, int real) {
     if (row < 0) return;
     const size_t at = row_offset(row, a.cols);
 #pragma unroll
@@ -51,7 +52,7 @@ struct ForwardRow {
       residual[v] = load<Shape::kWhole, Reuse::kLate>(a.residual + at, column, a.cols);
       if (a.x) x[v] = load<Shape::kWhole, Reuse::kLate>(a.x + at, column, a.cols);
     }
-    if (a.mask.on() && row < tokens) place = token_place(a.batch, row);
+    if (a.mask.on() && row < real) place = row_place(a.batch, a.rows_are, row);
   }
 };
 
@@ -61,22 +62,22 @@ __global__ void __launch_bounds__(forward_threads<Shape>(), forward_residency<T,
   constexpr bool kWhole = Shape::kWhole;
   constexpr int kGroups = forward_threads<Shape>() / Shape::kThreads;
   const int cols = a.cols;
-  const int tokens = a.state->tokens, step = int(gridDim.x) * kGroups;
+  const int real = real_rows(*a.state, a.rows_are), step = int(gridDim.x) * kGroups;
   int row = from_the_end(a.rows, int(blockIdx.x) * kGroups + Shape::group());
   ForwardRow<T, Shape> next;
-  next.fetch(a, row, tokens);
+  next.fetch(a, row, real);
   for (; row >= 0; row -= step) {
     const size_t at = row_offset(row, cols);
     const ForwardRow<T, Shape> now = next;
     MaskRow mask_row;
-    if (a.mask.on() && row < tokens) mask_row = token_row(a.batch, now.place);
-    next.fetch(a, row - step, tokens);
+    if (a.mask.on() && row < real) mask_row = token_row(a.batch, now.place);
+    next.fetch(a, row - step, real);
     Draws draws[Shape::kVectors] = {};
     if (a.mask.on()) {
 #pragma unroll
       for (int v = 0; v < Shape::kVectors; ++v) draws[v] = mask_draws(a.mask, mask_row, Shape::column(v));
     }
-    if (row >= tokens) {
+    if (row >= real) {
       store_zeros<Shape>(a.y + at, cols);
       if (a.sum) store_zeros<Shape>(a.sum + at, cols);
       store_stats<Shape>(a.stats, row, {});
@@ -146,6 +147,7 @@ struct BackwardArguments {
   float* partials;  // [blocks, kNormSums, cols]; null where no parameter wants its gradient
   int rows, cols;
   DropoutMask mask;
+  snug::Rows rows_are;
   Batch batch;
   const StepState* state;
 };
@@ -157,11 +159,11 @@ struct BackwardRows {
   NormStats stats[kRows];
   TokenPlace place[kRows];
 
-  __device__ void fetch(const BackwardArguments<T>& a, int last, int tokens) {
+  __device__ void fetch(const BackwardArguments<T>& a, int last, int real) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const int row = last - r;
-      const bool there = is_there(row, tokens);  // if not, it adds nothing, and its gradient is zero
+      const bool there = is_there(row, real);  // if not, it adds nothing, and its gradient is zero
       const size_t at = row_offset(row, a.cols);
       stats[r] = there ? load_stats(a.stats, row) : NormStats();
 #pragma unroll
@@ -171,7 +173,7 @@ struct BackwardRows {
         dy[r][v] = loads ? load<Shape::kWhole, Reuse::kLate>(a.dy + at, column, a.cols) : Packed<T>();
         sum[r][v] = loads ? load<Shape::kWhole, Reuse::kLate>(a.sum + at, column, a.cols) : Packed<T>();
       }
-      place[r] = there && a.mask.on() ? token_place(a.batch, row) : TokenPlace();
+      place[r] = there && a.mask.on() ? row_place(a.batch, a.rows_are, row) : TokenPlace();
     }
   }
 };
@@ -194,12 +196,12 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1) norm_backward_kerne
   constexpr int kRows = Rows::kRows;
   constexpr bool kWhole = Shape::kWhole;
   const int cols = a.cols;
-  const int tokens = a.state->tokens, step = int(Rows::step());
+  const int real = real_rows(*a.state, a.rows_are), step = int(Rows::step());
   RowSums<Shape, Rows::kBlock, kNormSums> sums;
   Eight gamma[Shape::kVectors];
   BackwardRows<T, Shape> next;
   int last = from_the_end(a.rows, int(Rows::first()));
-  next.fetch(a, last, tokens);
+  next.fetch(a, last, real);
   load_columns<Shape>(a.gamma, cols, gamma);
   for (int turn = 0; last >= 0; last -= step, ++turn) {
     const BackwardRows<T, Shape> now = next;
@@ -208,7 +210,7 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1) norm_backward_kerne
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (a.mask.on()) mask_rows[r] = token_row(a.batch, now.place[r]);
-      if (!a.dsum || !is_there(last - r, tokens)) continue;
+      if (!a.dsum || !is_there(last - r, real)) continue;
       const size_t at = row_offset(last - r, cols);
 #pragma unroll
       for (int v = 0; v < Shape::kVectors; ++v) {
@@ -216,7 +218,7 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1) norm_backward_kerne
         if (column < cols) dsum[r][v] = load<kWhole, Reuse::kLate>(a.dsum + at, column, cols);
       }
     }
-    next.fetch(a, last - step, tokens);
+    next.fetch(a, last - step, real);
     NormRowGradient gradients[kRows];
     row_gradients<Shape>(now.stats, gamma, cols, turn, sums, gradients, [&](int r, int v, Eight& dy, Eight& values) {
       dy = unpack(now.dy[r][v]);
@@ -264,6 +266,7 @@ void launch(const ResidualNorm& op, const Launch& call) {
                        .cols = int(y.cols),
                        .eps = op.spec.eps,
                        .mask = dropout_mask(op.spec.dropout, op.spec.site, *call.step),
+                       .rows_are = op.spec.rows,
                        .batch = *call.batch,
                        .state = call.state},
                       call.stream);
@@ -285,6 +288,7 @@ void launch(const LayerNorm& op, const Launch& call) {
                        .cols = int(y.cols),
                        .eps = op.spec.eps,
                        .mask = {},
+                       .rows_are = Rows::kTokens,
                        .batch = *call.batch,
                        .state = call.state},
                       call.stream);
@@ -326,6 +330,7 @@ void launch(const NormGradient& op, const Launch& call) {
         .rows = row_count(dy),
         .cols = int(dy.cols),
         .mask = dx ? dropout_mask(op.spec.dropout, op.spec.site, *call.step) : DropoutMask(),
+        .rows_are = op.spec.rows,
         .batch = *call.batch,
         .state = call.state};
     with_column_shape(dy.cols, [&]<class Shape>() {

@@ -53,17 +53,9 @@ __global__ void dropout_kernel(const T* x, T* y, int64_t rows, int cols, bool ad
   const auto [row, column] = place(cols);
   if (row >= rows) return;
   Eight values;
-  if (row < (what == Rows::kTokens ? state->tokens : what == Rows::kTargets ? state->targets : state->sequences)) {
+  if (row < real_rows(*state, what)) {
     values = load_eight<kWhole>(x + row * cols, column, cols);
-    if (mask.on()) {
-      MaskRow mask_row{0, 0, 0};
-      if (what == Rows::kSequences) {
-        mask_row.sample = batch.samples[row];
-      } else {
-        mask_row = token_row(batch, token_place(batch, what == Rows::kTargets ? batch.target_rows[row] : row));
-      }
-      values *= mask_factors(mask, mask_row, column);
-    }
+    if (mask.on()) values *= mask_factors(mask, token_row(batch, row_place(batch, what, row)), column);
     if (add) values += load_eight<kWhole>(y + row * cols, column, cols);
   } else if (add) {
     return;

@@ -211,6 +211,15 @@ struct TokenPlace {
 __device__ inline TokenPlace token_place(const Batch& batch, int64_t token) {
   return {batch.row_of[token], batch.positions[token]};
 }
+// The same for a row of any tensor: mask_row() of dropout_mask.h.
+__device__ inline TokenPlace row_place(const Batch& batch, Rows rows, int64_t row) {
+  if (rows == Rows::kSequences) return {int32_t(row), 0};
+  return token_place(batch, rows == Rows::kTargets ? batch.target_rows[row] : row);
+}
+// How many rows there really are.
+__device__ inline int real_rows(const StepState& state, Rows rows) {
+  return rows == Rows::kSequences ? state.sequences : rows == Rows::kTargets ? state.targets : state.tokens;
+}
 __device__ inline MaskRow token_row(const Batch& batch, const TokenPlace& place) {
   return {batch.samples[place.sequence], uint32_t(place.position), 0};
 }

@@ -178,8 +178,14 @@ ValueId Encoder::layer(GraphWriter& writer, int i, ValueId x) const {
   Graph& graph = writer.graph();
   writer.begin_segment(name);
   graph.begin_part(Part::kAttention);
-  const ValueId qkv = writer.linear(name + ".qkv", slots.qkv, Activation::kNone, x);
-  const ValueId context = writer.attention(name, dropout_site(i, 0), qkv, /*causal=*/false);
+  ValueId context = kNoValue;
+  if (writer.sees_one_row(i)) {
+    const auto rows = writer.end_rows(name, dropout_site(i, 0), slots.qkv, End::kFirst, x, x);
+    x = rows.states, context = rows.context;
+  } else {
+    const ValueId qkv = writer.linear(name + ".qkv", slots.qkv, Activation::kNone, x);
+    context = writer.attention(name, dropout_site(i, 0), qkv, /*causal=*/false);
+  }
   graph.begin_part(Part::kSums);
   const ValueId attended = writer.linear(name + ".attended", slots.attention_out, Activation::kNone, context);
   const DropoutPlace drop_attended{dropout_site(i, 1), kind_.drops_attended ? config_.hidden_dropout : 0};
@@ -201,7 +207,7 @@ double Encoder::head_dropout() const {
 
 ValueId Encoder::class_logits(GraphWriter& writer, ValueId x) const {
   const double rate = head_dropout();
-  ValueId first = writer.first_token(x);
+  ValueId first = writer.end_token("first", End::kFirst, x);
   if (kind_.drops_first_token) first = writer.dropout("first.dropped", rate, dropout_site(layers(), 1), first);
   const ValueId pooled = writer.linear("pooled", dense_, kind_.dense_activation, first);
   const ValueId dropped = writer.dropout("dropped", rate, dropout_site(layers(), 0), pooled);
@@ -212,7 +218,7 @@ Forward Encoder::forward(GraphWriter& writer) const {
   ValueId x = writer.first_layer() > 0 ? writer.given_states() : embeddings(writer);
   for (int i = writer.first_layer(); i < writer.end_layer(); ++i) x = layer(writer, i, x);
   writer.begin_segment("head");
-  if (writer.is_prefix()) return {writer.keeps_one_row() ? writer.first_token(x) : x};
+  if (writer.is_prefix()) return {writer.keeps_one_row() ? writer.end_token("first", End::kFirst, x) : x};
   if (writer.options().purpose == Purpose::kEmbedding) return {x};
   if (head_ == Head::kClassifier) return {class_logits(writer, x)};
   if (has_token_head()) return {writer.token_logits(classifier_, head_dropout(), dropout_site(layers(), 0), x)};

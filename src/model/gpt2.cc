@@ -98,12 +98,18 @@ Gpt2::Stream Gpt2::layer(GraphWriter& writer, int i, const Stream& stream) const
   Graph& graph = writer.graph();
   writer.begin_segment(name);
   graph.begin_part(Part::kAttention);
-  const ValueId qkv = writer.linear(name + ".qkv", slots.qkv, Activation::kNone, stream.y);
-  const ValueId context = writer.attention(name, dropout_site(i, 0), qkv, /*causal=*/true);
+  ValueId context = kNoValue, states = stream.sum;
+  if (writer.sees_one_row(i)) {
+    const auto rows = writer.end_rows(name, dropout_site(i, 0), slots.qkv, End::kLast, stream.sum, stream.y);
+    states = rows.states, context = rows.context;
+  } else {
+    const ValueId qkv = writer.linear(name + ".qkv", slots.qkv, Activation::kNone, stream.y);
+    context = writer.attention(name, dropout_site(i, 0), qkv, /*causal=*/true);
+  }
   graph.begin_part(Part::kSums);
   const ValueId attended = writer.linear(name + ".attended", slots.attention_out, Activation::kNone, context);
   const auto [middle, middle_sum] = writer.residual_norm(name + ".ffn_norm", slots.ffn_norm, {dropout_site(i, 1), config_.hidden_dropout}, attended,
-                                                         stream.sum, /*sum_goes_on=*/true);
+                                                         states, /*sum_goes_on=*/true);
   graph.begin_part(Part::kMlp);
   const ValueId inner = writer.linear(name + ".inner", slots.ffn_in, activation_of(config_.hidden_act), middle);
   graph.begin_part(Part::kSums);
@@ -121,10 +127,10 @@ Forward Gpt2::forward(GraphWriter& writer) const {
   Stream stream = stream_before(writer, writer.first_layer());
   for (int i = writer.first_layer(); i < writer.end_layer(); ++i) stream = layer(writer, i, stream);
   writer.begin_segment("head");
-  if (writer.is_prefix()) return {writer.keeps_one_row() ? writer.last_token(stream.sum) : stream.sum};
+  if (writer.is_prefix()) return {writer.keeps_one_row() ? writer.end_token("last", End::kLast, stream.sum) : stream.sum};
   if (writer.options().purpose == Purpose::kEmbedding) return {stream.y};
   // The last token alone has seen all of its text.
-  if (head_ == Head::kClassifier) return {writer.linear("logits", classifier_, Activation::kNone, writer.last_token(stream.y))};
+  if (head_ == Head::kClassifier) return {writer.linear("logits", classifier_, Activation::kNone, writer.end_token("last", End::kLast, stream.y))};
   if (has_token_head()) {
     const double rate = head_ == Head::kTagger ? config_.classifier_dropout.value_or(kTaggerDropout) : 0;
     return {writer.token_logits(classifier_, rate, dropout_site(layers(), 0), stream.y)};

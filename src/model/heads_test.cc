@@ -104,6 +104,31 @@ TEST(Heads, RefuseWhatTheyHaveNoUseFor) {
   EXPECT_NE(refusal([] { make_model(config_of(Family::kBert, 3), Head::kCausalLm); }).find("both directions"), std::string::npos);
 }
 
+// Products of a layer's forward pass that have a row for each token.
+int64_t token_products(const Model& model, int layer) {
+  const StepGraph step = model.build({});
+  return std::ranges::count_if(step.graph.nodes(), [&](const Node& node) {
+    return node.in_forward && node.segment == 1 + layer && node.op->name() == "linear" &&
+           step.graph.value(node.outputs[0]).desc.rows_are == Rows::kTokens;
+  });
+}
+
+TEST(Heads, AClassifierComputesOneRowOfEachTextInItsLastLayer) {
+  for (const Family family : {Family::kBert, Family::kRoberta, Family::kDistilBert, Family::kGpt2}) {
+    SCOPED_TRACE(model_type(family));
+    const ModelConfig config = config_of(family, 3);
+    const int last = int(config.num_hidden_layers) - 1;
+    ASSERT_GT(last, 0);
+    const auto classifier = make_model(config, Head::kClassifier), tagger = make_model(config, Head::kTagger);
+    EXPECT_EQ(token_products(*classifier, 0), 4);
+    EXPECT_EQ(token_products(*classifier, last), family == Family::kGpt2 ? 1 : 0);  // q, k and v
+    EXPECT_EQ(token_products(*tagger, last), 4);
+    // With adapters there, q, k and v are products, and so is what the two of them add.
+    const auto adapted = make_model(config, Head::kClassifier, {.freeze = {}, .lora = {.rank = 2, .targets = {}}});
+    EXPECT_EQ(token_products(*adapted, last), family == Family::kGpt2 ? 2 : 3);
+  }
+}
+
 TEST(Heads, AreTrainedWholeBesideAdapters) {
   for (const auto& [head, task, module] : {std::tuple{Head::kClassifier, "SEQ_CLS", "classifier"}, {Head::kTagger, "TOKEN_CLS", "classifier"},
                                            {Head::kSpans, "QUESTION_ANS", "qa_outputs"}}) {

@@ -14,6 +14,7 @@
 #include "ops/cross_entropy.h"
 #include "ops/dequantize.h"
 #include "ops/dropout.h"
+#include "ops/end_attention.h"
 #include "ops/end_token.h"
 #include "ops/fusion.h"
 #include "ops/gradient_traffic.h"
@@ -286,12 +287,13 @@ ValueId GraphWriter::linear(const std::string& name, const LinearSlots& slots, A
 ValueId GraphWriter::adapter_input(const AdapterSlots& slots, ValueId x) {
   const LoraSpec& lora = model_.tuning().lora;
   const std::string& name = model_.parameters()[size_t(slots.down)].name;
+  const TensorDesc desc = graph_.value(x).desc;
   ValueId dropped = x;
   if (training_ && lora.dropout > 0) {
-    dropped = tokens(name + ".dropped", graph_.value(x).desc.cols);
-    graph_.add_node(snug::dropout({.p = float(lora.dropout), .site = adapter_site(slots.down), .rows = Rows::kTokens}), {x}, {dropped});
+    dropped = value(name + ".dropped", desc.rows_are, desc.cols);
+    graph_.add_node(snug::dropout({.p = float(lora.dropout), .site = adapter_site(slots.down), .rows = desc.rows_are}), {x}, {dropped});
   }
-  const ValueId u = tokens(name + ".out", lora.rank);
+  const ValueId u = value(name + ".out", desc.rows_are, lora.rank);
   graph_.add_node(snug::linear({}), {dropped, factor(slots.down), kNoValue}, {u});
   return u;
 }
@@ -299,12 +301,13 @@ ValueId GraphWriter::adapter_input(const AdapterSlots& slots, ValueId x) {
 GraphWriter::Normed GraphWriter::residual_norm(const std::string& name, const NormSlots& slots, const DropoutPlace& dropped,
                                                ValueId x, ValueId residual, bool sum_goes_on) {
   const int64_t hidden = config().hidden_size;
-  const ValueId y = tokens(name, hidden);
-  const ValueId sum = sum_goes_on ? tokens(name + ".sum", hidden) : saved(name + ".sum", Rows::kTokens, hidden);
+  const Rows rows = graph_.value(x).desc.rows_are;
+  const ValueId y = value(name, rows, hidden);
+  const ValueId sum = sum_goes_on ? value(name + ".sum", rows, hidden) : saved(name + ".sum", rows, hidden);
   graph_.add_node(snug::residual_norm({.hidden = hidden, .eps = float(config().layer_norm_eps),
-                                       .dropout = float(dropped.rate), .site = dropped.site}),
+                                       .dropout = float(dropped.rate), .site = dropped.site, .rows = rows}),
                   {x, residual, parameter(slots.gamma), parameter(slots.beta)},
-                  {y, sum, statistics(name + ".stats", Rows::kTokens, 2)});
+                  {y, sum, statistics(name + ".stats", rows, 2)});
   return {y, sum};
 }
 
@@ -332,16 +335,38 @@ ValueId GraphWriter::attention(const std::string& name, uint32_t site, ValueId q
   return context;
 }
 
+bool GraphWriter::sees_one_row(int layer) const {
+  return model_.head() == Head::kClassifier && layer + 1 == model_.layers() && options_.purpose != Purpose::kEmbedding;
+}
+
+GraphWriter::EndRows GraphWriter::end_rows(const std::string& name, uint32_t site, const LinearSlots& qkv, End end,
+                                           ValueId residual, ValueId x) {
+  const int64_t hidden = config().hidden_size, heads = config().num_attention_heads;
+  const bool is_plain = qkv.layout == WeightLayout::kOutIn && qkv.adapters.empty() &&
+                        !model_.parameters()[size_t(qkv.weight)].quantized;
+  const ValueId ends = end_token(name + ".ends", end, residual);
+  if (!is_plain || residual != x) {
+    const ValueId context = attention(name, site, linear(name + ".qkv", qkv, Activation::kNone, x), /*causal=*/end == End::kLast);
+    return {ends, end_token(name + ".context.ends", end, context)};
+  }
+  const ValueId context = value(name + ".context", Rows::kSequences, hidden);
+  const auto kept = [&](const char* what, Rows rows, int64_t cols) {
+    return graph_.add_value(place_.prefix + name + what, {.rows_are = rows, .cols = cols});
+  };
+  graph_.add_node(end_attention({.heads = heads, .head_dim = hidden / heads, .dropout = float(config().attention_dropout),
+                                 .site = site, .end = end}),
+                  {x, ends, factor(qkv.weight), factor(qkv.bias)},
+                  {context, value(name + ".queries", Rows::kSequences, hidden), kept(".probabilities", Rows::kTokens, heads),
+                   kept(".means", Rows::kSequences, heads * hidden), kept(".kept", Rows::kSequences, heads)});
+  return {ends, context};
+}
+
 ValueId GraphWriter::pool(ValueId x) {
-  if (options_.pooling == Pooling::kFirstToken) return first_token(x);
+  if (options_.pooling == Pooling::kFirstToken) return end_token("first", End::kFirst, x);
   const ValueId pooled = value("pooled", Rows::kSequences, config().hidden_size);
   graph_.add_node(mean_pool(), {x}, {pooled});
   return pooled;
 }
-
-ValueId GraphWriter::first_token(ValueId x) { return end_token("first", End::kFirst, x); }
-
-ValueId GraphWriter::last_token(ValueId x) { return end_token("last", End::kLast, x); }
 
 ValueId GraphWriter::end_token(const std::string& name, End end, ValueId x) {
   if (graph_.value(x).desc.rows_are == Rows::kSequences) return x;

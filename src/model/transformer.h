@@ -170,10 +170,17 @@ class GraphWriter {
   ValueId layer_norm(const std::string& name, const NormSlots& slots, ValueId x);
   // Self-attention over q | k | v; with a cache in generation.
   ValueId attention(const std::string& name, uint32_t site, ValueId qkv, bool causal);
+  // The last layer of a classifier, which looks at one token of each text: behind attention there is that row alone.
+  bool sees_one_row(int layer) const;
+  // What such a layer goes on with: the states of these tokens, and what they get by attention.
+  struct EndRows {
+    ValueId states, context;
+  };
+  // `residual` is what the layer's output is added to; x, which `qkv` is applied to, may be the same or its norm.
+  EndRows end_rows(const std::string& name, uint32_t site, const LinearSlots& qkv, End end, ValueId residual, ValueId x);
   ValueId pool(ValueId x);
-  // Rows of one token of each sequence stay what they are.
-  ValueId first_token(ValueId x);
-  ValueId last_token(ValueId x);
+  // The first or last token of each sequence, called `name`. Rows that are these already stay what they are.
+  ValueId end_token(const std::string& name, End end, ValueId x);
   ValueId dropout(const std::string& name, double rate, uint32_t site, ValueId x);
   ValueId target_rows(ValueId x);
   // What add_token_head() gives: a tagger looks at the tokens that have a class alone.
@@ -192,7 +199,6 @@ class GraphWriter {
  private:
   ValueId add_parameter(int slot, const TensorDesc& desc);
   ValueId adapter_input(const AdapterSlots& slots, ValueId x);
-  ValueId end_token(const std::string& name, End end, ValueId x);
   OpPtr loss_of(int64_t outputs) const;  // of all heads but a vocabulary's
   Matrix quantized(int slot);
   ValueId dequantized(int slot);

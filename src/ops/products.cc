@@ -13,12 +13,13 @@ namespace snug {
 namespace {
 
 struct BlasDims {
-  blasint rows, in, out, stride;
+  blasint rows, in, out, out_stride, in_stride;
   explicit BlasDims(const ProductDims& dims)
       : rows(blasint(dims.rows)),
         in(blasint(dims.in)),
         out(blasint(dims.out)),
-        stride(blasint(dims.out_stride > 0 ? dims.out_stride : dims.out)) {}
+        out_stride(blasint(dims.out_stride > 0 ? dims.out_stride : dims.out)),
+        in_stride(blasint(dims.in_stride > 0 ? dims.in_stride : dims.in)) {}
 };
 
 float kept(Write write) { return write == Write::kAdd ? 1.0f : 0.0f; }
@@ -38,24 +39,24 @@ void in_parts(int64_t rows, const F& f) {
 void product_nt(const ProductDims& dims, const float* x, const float* w, float* y, Write write) {
   const BlasDims d(dims);
   in_parts(dims.rows, [&](int64_t row, blasint rows) {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, d.out, d.in, dims.scale, x + row * d.in, d.in, w, d.in, kept(write),
-                y + row * d.stride, d.stride);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, d.out, d.in, dims.scale, x + row * d.in_stride, d.in_stride, w, d.in,
+                kept(write), y + row * d.out_stride, d.out_stride);
   });
 }
 
 void product_nn(const ProductDims& dims, const float* dy, const float* w, float* dx, Write write) {
   const BlasDims d(dims);
   in_parts(dims.rows, [&](int64_t row, blasint rows) {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d.in, d.out, dims.scale, dy + row * d.stride, d.stride, w, d.in,
-                kept(write), dx + row * d.in, d.in);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d.in, d.out, dims.scale, dy + row * d.out_stride, d.out_stride, w,
+                d.in, kept(write), dx + row * d.in_stride, d.in_stride);
   });
 }
 
 void product_tn(const ProductDims& dims, const float* dy, const float* x, float* dw) {
   const BlasDims d(dims);
   in_parts(dims.out, [&](int64_t column, blasint columns) {
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, columns, d.in, d.rows, dims.scale, dy + column, d.stride, x, d.in, 1.0f,
-                dw + column * d.in, d.in);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, columns, d.in, d.rows, dims.scale, dy + column, d.out_stride, x, d.in_stride,
+                1.0f, dw + column * d.in, d.in);
   });
 }
 

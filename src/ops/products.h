@@ -14,6 +14,7 @@ struct ProductDims {
   int64_t in = 0, out = 0;
   int64_t out_stride = 0;  // elements from one row of y or dy to the next; 0: out
   float scale = 1.0f;      // of the product
+  int64_t in_stride = 0;   // elements from one row of x or dx to the next; 0: in
 };
 
 // y[rows, out] (+)= x[rows, in] · w[out, in]ᵀ

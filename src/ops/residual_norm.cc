@@ -19,6 +19,7 @@ struct NormForwardArguments {
   float eps;
   DropoutMask mask;
   const Batch* batch;     // read only where there is a mask
+  Rows rows;              // the same
   const float* x;         // [rows, hidden]; null for layer_norm: then the input is `sum`
   const float* residual;  // [rows, hidden]
   const float *gamma, *beta;
@@ -32,6 +33,7 @@ struct NormBackwardArguments {
   size_t hidden;
   DropoutMask mask;
   const Batch* batch;  // read only where there is a mask
+  Rows rows;           // the same
   const float *dy, *dsum /* what flows into sum from elsewhere, or null */, *sum, *stats, *gamma;
   float *dresidual, *dx, *dgamma, *dbeta;  // each may be null; parameters' are added to
   bool add_residual, add_x;                // += instead of =
@@ -49,7 +51,7 @@ void NormForwardRows(const NormForwardArguments& a, int64_t begin, int64_t end) 
     const size_t at = size_t(t) * a.hidden;
     float *const sum = a.sum + at, *const y = a.y + at;
     if (a.x) {
-      const MaskRow row = a.mask.on() ? token_mask_row(*a.batch, t) : MaskRow();
+      const MaskRow row = a.mask.on() ? mask_row(*a.batch, a.rows, t) : MaskRow();
       over_masked_row(
           a.mask, row, a.hidden, [&](size_t i, auto access, FloatVector factor) HWY_ATTR {
             const FloatVector x = access.load(d, a.x + at + i);
@@ -81,7 +83,7 @@ void NormBackwardRows(const NormBackwardArguments& a, int64_t begin, int64_t end
     const NormStats stats = {a.stats[2 * t], a.stats[2 * t + 1]};
     const NormRowGradient gradient(a.hidden, stats, a.dy + at, a.gamma, source);
     const bool masked = a.mask.on() && a.dx;
-    const MaskRow row = masked ? token_mask_row(*a.batch, t) : MaskRow();
+    const MaskRow row = masked ? mask_row(*a.batch, a.rows, t) : MaskRow();
     over_masked_row(masked ? a.mask : DropoutMask(), row, a.hidden,
                     [&](size_t i, auto access, FloatVector factor) HWY_ATTR {
                       const FloatVector dy = access.load(d, a.dy + at + i),
@@ -154,6 +156,7 @@ void NormGradient::run(const Call& call) const {
       .hidden = size_t(dy.cols),
       .mask = call.out[1] ? dropout_mask(spec.dropout, spec.site, *call.step) : DropoutMask(),
       .batch = call.batch,
+      .rows = spec.rows,
       .dy = dy.f32(),
       .dsum = call.in[1].f32(),
       .sum = call.in[2].f32(),
@@ -189,6 +192,7 @@ void ResidualNorm::run(const Call& call) const {
                 .eps = spec.eps,
                 .mask = dropout_mask(spec.dropout, spec.site, *call.step),
                 .batch = call.batch,
+                .rows = spec.rows,
                 .x = x.f32(),
                 .residual = call.in[1].f32(),
                 .gamma = call.in[2].f32(),
@@ -207,6 +211,7 @@ void NormAgain::run(const Call& call) const {
                 .eps = 0.0f,
                 .mask = {},
                 .batch = nullptr,
+                .rows = Rows::kTokens,
                 .x = nullptr,
                 .residual = nullptr,
                 .gamma = call.in[2].f32(),
@@ -243,7 +248,7 @@ void ResidualNorm::backward(const Node& node, GradientWriter& writer) const {
              dbeta = writer.gradient_for(node.inputs[3]);
   if (!dx && !dresidual && !dgamma && !dbeta) return;
   const NormGradient::Spec gradient = {spec.dropout, spec.site, dresidual.accumulate,
-                                   dx.accumulate};
+                                       dx.accumulate, spec.rows};
   writer.emit(std::make_shared<NormGradient>(gradient),
               {dy, dsum, writer.saved(sum), writer.saved(stats), writer.saved(node.inputs[2])},
               {dresidual.value, dx.value, dgamma.value, dbeta.value});
@@ -256,6 +261,7 @@ void LayerNorm::run(const Call& call) const {
                 .eps = spec.eps,
                 .mask = {},
                 .batch = nullptr,
+                .rows = Rows::kTokens,
                 .x = nullptr,
                 .residual = nullptr,
                 .gamma = call.in[1].f32(),

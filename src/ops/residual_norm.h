@@ -14,10 +14,11 @@ struct ResidualNormSpec {
   float eps = 1e-12f;
   float dropout = 0.0f;
   uint32_t site = 0;  // names the dropout mask
+  Rows rows = Rows::kTokens;
 };
 
-// inputs {x[tokens, hidden], residual[tokens, hidden], gamma[1, hidden], beta[1, hidden]}
-// outputs {y[tokens, hidden], sum[tokens, hidden], stats[tokens, 2] (mean, 1 / deviation)}
+// inputs {x[rows, hidden], residual[rows, hidden], gamma[1, hidden], beta[1, hidden]}
+// outputs {y[rows, hidden], sum[rows, hidden], stats[rows, 2] (mean, 1 / deviation)}
 // stats may be absent where no gradient is wanted; sum too (it is then not written)
 OpPtr residual_norm(const ResidualNormSpec& spec);
 
@@ -41,6 +42,7 @@ class NormGradient final : public Op {
     float dropout = 0.0f;
     uint32_t site = 0;
     bool add_residual = false, add_x = false;
+    Rows rows = Rows::kTokens;
   };
   explicit NormGradient(const Spec& spec) : spec(spec) {}
   std::string_view name() const override { return "norm_gradient"; }

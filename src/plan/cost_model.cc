@@ -50,6 +50,14 @@ std::vector<double> layer_shares(const Model& model) {
   return shares;
 }
 
+// A classifier's last layer multiplies no token with a weight, or where its weights are not plain, only for attention.
+double last_layer_share(const Model& model) {
+  if (model.head() != Head::kClassifier) return 1.0;
+  bool plain = model.config().family != Family::kGpt2;
+  for (const Parameter& p : model.parameters()) plain &= p.layer + 1 != model.layers() || !(p.is_adapter || p.quantized);
+  return plain ? 0.1 : 0.4;
+}
+
 // On average.
 double micro_batches(const Workload& workload, int64_t capacity) {
   if (capacity >= workload.step_tokens) return 1;
@@ -131,6 +139,7 @@ Speed derived_speed(const PlanRequest& request) {
 
   Speed speed;
   speed.shares = trains ? layer_shares(*request.model) : std::vector<double>(size_t(request.model->layers()), 1.0);
+  speed.last_layer = last_layer_share(*request.model);
   speed.token_layer = (trains ? 3 : 1) * products + (trains ? 3.5 : 1) * scores + pass((trains ? kTraffic : kTrafficForward) * hidden);
   int64_t vocabulary = 0;
   for (const Parameter& p : request.model->parameters()) {
@@ -170,12 +179,14 @@ int64_t mean_step_tokens(const Workload& workload) {
 double step_seconds(const PlanRequest& request, const Speed& speed, const PlanChoice& choice, int64_t capacity) {
   const Workload& workload = request.workload;
   const double kept = std::accumulate(speed.shares.begin(), speed.shares.begin() + request.graph.kept_layers, 0.0),
-               layers = std::accumulate(speed.shares.begin(), speed.shares.end(), 0.0) - kept * (1 - 1 / workload.epochs),
+               layers = std::accumulate(speed.shares.begin(), speed.shares.end(), 0.0) - kept * (1 - 1 / workload.epochs) -
+                        speed.shares.back() * (1 - speed.last_layer),
                tokens = double(mean_step_tokens(workload)), passes = micro_batches(workload, capacity);
   double seconds = speed.update + passes * (layers * speed.pass_layer + speed.pass_rest + speed.pass_teacher) +
                    tokens * (layers * speed.token_layer + speed.token_rest + speed.token_teacher);
   for (size_t i = 0; i < speed.shares.size() && i + 1 < choice.recompute.size(); ++i) {
-    if (speed.has_backward(i)) seconds += tokens * speed.recomputing(choice.recompute[i + 1]);
+    const double share = i + 1 < speed.shares.size() ? 1.0 : speed.last_layer;
+    if (speed.has_backward(i)) seconds += share * tokens * speed.recomputing(choice.recompute[i + 1]);
   }
   // Looking embeddings up again is a pass like a norm's.
   if (!choice.recompute.empty() && !choice.recompute[0].none()) seconds += tokens * speed.again[0];

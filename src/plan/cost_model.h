@@ -21,6 +21,7 @@ struct Speed {
   // By layer, of token_layer and pass_layer: frozen weights have no gradient, and layers with nothing trained in or before
   // them no backward at all.
   std::vector<double> shares;
+  double last_layer = 1;  // of what a layer takes, the last one's: a classifier looks at one row of a text behind its attention
   std::array<double, kPartNames.size()> again{};  // a token in one layer, by part, in the order of kPartNames
   double pass_teacher = 0, token_teacher = 0;  // a teacher's forward, all of it
   double chunk = 0;       // one more chunk of a language model's head

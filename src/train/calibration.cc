@@ -39,7 +39,7 @@ std::string processor_name() {
 Json key_of(const Platform& platform, const PlanRequest& request) {
   const ModelConfig& config = request.model->config();
   const bool cpu = request.device.kind == DeviceKind::kCpu;
-  return {{"version", 1},
+  return {{"version", 2},
           {"device", cpu ? processor_name() : platform.facts().front().second},
           {"threads", cpu ? num_threads() : 0},
           {"precision", dtype_name(request.graph.compute)},
@@ -217,8 +217,9 @@ std::optional<Measured> measure(Platform& platform, const PlanRequest& request) 
   const auto positive = [](double value) { return std::max(value, 0.0); };
   m.token_layer = std::max((layer_many - layer_few) / (n2 - n1), 0.1 * times[3].pass / (2 * n2));
   m.pass_layer = positive(layer_few - n1 * m.token_layer);
-  m.token_rest = positive((times[2].pass - times[0].pass) / (n2 - n1) - m.token_layer);
-  m.pass_rest = positive(times[0].pass - m.pass_layer - n1 * (m.token_layer + m.token_rest));
+  const double last = derived_speed(request).last_layer;  // the only one of the models of one layer
+  m.token_rest = positive((times[2].pass - times[0].pass) / (n2 - n1) - last * m.token_layer);
+  m.pass_rest = positive(times[0].pass - last * m.pass_layer - n1 * (last * m.token_layer + m.token_rest));
   m.update_parameter = times[3].update / times[3].parameters;
   Parts parts;
   double before = times[3].pass;
@@ -227,7 +228,7 @@ std::optional<Measured> measure(Platform& platform, const PlanRequest& request) 
     const auto time = watch.time(2, many, parts);
     if (!time) break;
     // Running the product of the MLP again has the activation in it.
-    const double more = positive(time->pass - before) / (2 * n2);
+    const double more = positive(time->pass - before) / ((1 + last) * n2);
     m.again[i] = std::max(more, 1e-3 * m.token_layer) + (kPartNames[i].part == Part::kMlp ? m.again[i - 1] : 0);
     before = time->pass;
     progress.update(5 + i);
