@@ -74,15 +74,20 @@ Doubles stats_of(const Doubles& rows, int64_t cols, double eps) {
 // The gradient of a row of one element is what rounding leaves of a difference, enlarged by its 1 / deviation of 300.
 double error_at(int64_t width) { return width == 1 ? 1e-2 : 0.0; }
 
+// Of every third case one row for each sequence.
+Rows norm_rows(uint64_t seed) { return seed % 3 == 1 ? Rows::kSequences : Rows::kTokens; }
+
 void check_residual_norm(CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t seed) {
-  const ResidualNorm op({.hidden = width, .eps = 1e-5f, .dropout = dropout, .site = 4});
+  const Rows rows_are = norm_rows(seed);
+  const auto rows = [&](DType type, int64_t cols) { return TensorDesc{type, rows_are, 1, cols}; };
+  const ResidualNorm op({.hidden = width, .eps = 1e-5f, .dropout = dropout, .site = 4, .rows = rows_are});
   const bool keeps = seed % 5 != 0;
   // The sum is rounded before it is normalised, which enlarges it where few elements deviate little.
   c.check(op,
-          {c.random(tokens(dtype, width)), c.random(tokens(dtype, width)), c.random(parameter(1, width), 0.3, 1.0),
+          {c.random(rows(dtype, width)), c.random(rows(dtype, width)), c.random(parameter(1, width), 0.3, 1.0),
            c.random(parameter(1, width))},
-          {c.output(tokens(dtype, width)), keeps ? c.output(tokens(dtype, width)) : kNoValue,
-           keeps ? c.output(tokens(DType::kF32, 2)) : kNoValue},
+          {c.output(rows(dtype, width)), keeps ? c.output(rows(dtype, width)) : kNoValue,
+           keeps ? c.output(rows(DType::kF32, 2)) : kNoValue},
           width < 8 ? 16.0 : 4.0, dtype_error(dtype));
 }
 
@@ -119,17 +124,19 @@ TEST(CudaNormAgain, GivesTheBitsOfTheNorm) {
 }
 
 void check_norm_gradient(CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t seed) {
-  const NormGradient op({.dropout = dropout, .site = 4, .add_residual = seed % 3 == 0, .add_x = seed % 4 < 2});
-  const ValueId sum = c.random(tokens(dtype, width));
-  const ValueId stats = c.input(tokens(DType::kF32, 2), stats_of(c.contents(sum), width, 1e-5));
+  const Rows rows_are = norm_rows(seed);
+  const auto rows = [&](DType type, int64_t cols) { return TensorDesc{type, rows_are, 1, cols}; };
+  const NormGradient op({.dropout = dropout, .site = 4, .add_residual = seed % 3 == 0, .add_x = seed % 4 < 2, .rows = rows_are});
+  const ValueId sum = c.random(rows(dtype, width));
+  const ValueId stats = c.input(rows(DType::kF32, 2), stats_of(c.contents(sum), width, 1e-5));
   const bool residual = seed % 7 != 0, x = seed % 5 != 0, parameters = seed % 6 != 0;
-  std::vector<ValueId> out = {residual ? c.target(tokens(dtype, width), op.spec.add_residual) : kNoValue,
-                              x ? c.target(tokens(dtype, width), op.spec.add_x) : kNoValue,
+  std::vector<ValueId> out = {residual ? c.target(rows(dtype, width), op.spec.add_residual) : kNoValue,
+                              x ? c.target(rows(dtype, width), op.spec.add_x) : kNoValue,
                               parameters ? c.target(parameter(1, width), true) : kNoValue,
                               seed % 8 ? c.target(parameter(1, width), true) : kNoValue};
   if (x && !op.spec.add_x) out.push_back(seed % 11 ? c.target(parameter(1, width), true) : kNoValue);
   c.check(op,
-          {c.random(tokens(dtype, width)), seed % 2 ? c.random(tokens(dtype, width)) : kNoValue, sum, stats,
+          {c.random(rows(dtype, width)), seed % 2 ? c.random(rows(dtype, width)) : kNoValue, sum, stats,
            c.random(parameter(1, width), 0.3, 1.0)},
           out, 2.0, error_at(width));
 }

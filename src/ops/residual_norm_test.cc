@@ -69,11 +69,11 @@ struct Case {
   uint64_t seed = 1;
 };
 
-Node node_of(OpHarness& h, const Case& c, int64_t tokens) {
-  return {residual_norm({.hidden = c.hidden, .eps = c.eps, .dropout = c.dropout, .site = 4}),
-          {h.random(tokens, c.hidden), h.random(tokens, c.hidden, 1.0, 0.5),
+Node node_of(OpHarness& h, const Case& c, int64_t count, Rows rows = Rows::kTokens) {
+  return {residual_norm({.hidden = c.hidden, .eps = c.eps, .dropout = c.dropout, .site = 4, .rows = rows}),
+          {h.random(count, c.hidden), h.random(count, c.hidden, 1.0, 0.5),
            h.random(1, c.hidden, 0.3, 1.0), h.random(1, c.hidden)},
-          {h.value(tokens, c.hidden), h.value(tokens, c.hidden), h.value(tokens, 2)}};
+          {h.value(count, c.hidden), h.value(count, c.hidden), h.value(count, 2)}};
 }
 
 void check_case(const Case& c, const std::vector<int>& lengths) {
@@ -181,6 +181,29 @@ TEST(ResidualNorm, DoesNotDependOnThreads) {
     for (ValueId v : node.inputs) results.push_back(h.floats(h.gradient(v)));
     return results;
   });
+}
+
+// One row for each sequence is dropped as the first token of a sequence is.
+TEST(ResidualNorm, TakesOneRowForEachSequence) {
+  const PackedBatch single({1, 1, 1}, 3), packed({4, 1, 9}, 3);
+  std::vector<std::vector<float>> results;
+  for (const Rows rows : {Rows::kTokens, Rows::kSequences}) {
+    Batch batch = rows == Rows::kTokens ? single.batch : packed.batch;
+    batch.samples = packed.batch.samples;
+    OpHarness h(batch, 4);
+    h.step = {.seed = 5, .training = true};
+    const Node node = node_of(h, {.hidden = 37, .dropout = 0.3f}, 3, rows);
+    h.forward(node);
+    h.upstream(node.outputs[0]);
+    for (ValueId input : node.inputs) h.want(input, true);
+    h.backward(node);
+    std::vector<float>& all = results.emplace_back();
+    for (ValueId v : {node.outputs[0], h.gradient(node.inputs[0]), h.gradient(node.inputs[1]), h.gradient(node.inputs[2])}) {
+      const std::vector<float> values = h.floats(v);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+  }
+  EXPECT_EQ(results[0], results[1]);
 }
 
 TEST(ResidualNorm, NeedsNeitherSumNorStatsWithoutGradient) {
