@@ -1,6 +1,8 @@
-// What the GPU's memory is spent on before snug asks for any, the products of BERT's layers by cuBLASLt, and the ways to
-// do GELU behind them: one JSON line each. With "gelu" as argument the last only.
+// What the GPU's memory is spent on before snug asks for any, the products of BERT's layers by cuBLASLt, with the workspace
+// of their algorithms and what they clear in a graph, and the ways to do GELU behind them: one JSON line each. With "gelu"
+// as argument the last only.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string_view>
@@ -11,9 +13,11 @@
 #include "cuda/check.h"
 #include "cuda/gelu_product.h"
 #include "cuda/gpu.h"
+#include "cuda/graph_counters.h"
 #include "cuda/kernels.h"
 #include "cuda/products.h"
 #include "ops/cuda_workspace.h"
+#include "plan/gpu.h"
 
 namespace snug::cuda {
 namespace {
@@ -26,14 +30,15 @@ void print_memory(const Gpu& gpu, const char* when) {
 // Device memory for the operands of any product here.
 struct Operands {
   static constexpr size_t kLarge = size_t{256} << 20, kSmall = size_t{1} << 20;
-  static constexpr size_t kBytes = 4 * kLarge + 2 * kSmall + kProductWorkspaceBytes;
+  static constexpr size_t kBytes = 4 * kLarge + 2 * kSmall + kProductWorkspaceBytes + kCounterBytes;
 
   explicit Operands(std::byte* memory)
       : left(memory), right(left + kLarge), result(right + kLarge), argument(result + kLarge), bias(argument + kLarge),
-        sums(bias + kSmall), workspace(sums + kSmall, kProductWorkspaceBytes) {}
+        sums(bias + kSmall), workspace(sums + kSmall, kProductWorkspaceBytes),
+        counters(sums + kSmall + kProductWorkspaceBytes, kCounterBytes) {}
 
   std::byte *left, *right, *result, *argument, *bias, *sums;
-  std::span<std::byte> workspace;
+  std::span<std::byte> workspace, counters;
 };
 
 // Milliseconds, the best of some rounds.
@@ -59,9 +64,31 @@ float time_of(cudaStream_t stream, const F& work) {
   return best / kRuns;
 }
 
+ProductTensors tensors_of(const ProductShape& shape, const Operands& o) {
+  return {o.left, o.right, shape.bias ? o.bias : nullptr, o.result};
+}
+
 float time_product(Products& products, const ProductShape& shape, const Operands& o, cudaStream_t stream) {
-  const ProductTensors tensors{o.left, o.right, shape.bias ? o.bias : nullptr, o.result};
-  return time_of(stream, [&] { products.run(shape, tensors, o.workspace, stream); });
+  return time_of(stream, [&] { products.run(shape, tensors_of(shape, o), o.workspace, stream); });
+}
+
+// What a product that was timed before clears in a graph: bytes of each clear, and how many are taken out.
+struct Clears {
+  std::vector<size_t> bytes;
+  int64_t hoisted = 0;
+};
+Clears clears_of(Products& products, const ProductShape& shape, const Operands& o, GraphCounters& counters,
+                 cudaStream_t stream) {
+  cudaGraph_t graph = nullptr;
+  counters.begin();
+  SNUG_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  products.run(shape, tensors_of(shape, o), o.workspace, stream);
+  SNUG_CUDA(cudaStreamEndCapture(stream, &graph));
+  Clears clears;
+  for (const cudaGraphNode_t node : fill_nodes(graph)) clears.bytes.push_back(fill_bytes(node));
+  clears.hoisted = counters.hoist_clears(graph);
+  SNUG_CUDA(cudaGraphDestroy(graph));
+  return clears;
 }
 
 // Every way to do a product and GELU behind it, or GELU's gradient and the sums over rows.
@@ -139,6 +166,8 @@ void run(bool gelu_only) {
   SNUG_CUDA(cudaMemcpy(buffer, values.data(), bytes, cudaMemcpyHostToDevice));
   print_memory(gpu, fmt::format("{} bytes taken", bytes).c_str());
   const Operands operands(buffer);
+  GraphCounters counters(operands.counters);
+  products.set_counters(&counters);
   run_gelu(products, operands, gpu.stream());
   if (gelu_only) return;
   for (const auto& [hidden, all_rows] :
@@ -151,8 +180,11 @@ void run(bool gelu_only) {
           const ProductShape shape{kind, DType::kBF16, rows, in, out, kind == ProductKind::kForward, false};
           const float time = time_product(products, shape, operands, gpu.stream());
           layer += time;
-          fmt::print("{{\"product\": {}, \"rows\": {}, \"in\": {}, \"out\": {}, \"ms\": {:.4f}, \"tflops\": {:.0f}}}\n", int(kind),
-                     rows, in, out, time, 2e-9 * double(rows * in * out) / time);
+          const Clears clears = clears_of(products, shape, operands, counters, gpu.stream());
+          fmt::print("{{\"product\": {}, \"rows\": {}, \"in\": {}, \"out\": {}, \"ms\": {:.4f}, \"tflops\": {:.0f}, "
+                     "\"workspace\": {}, \"clears\": {}, \"hoisted\": {}}}\n",
+                     int(kind), rows, in, out, time, 2e-9 * double(rows * in * out) / time, products.workspace_bytes(shape),
+                     clears.bytes, clears.hoisted);
         }
       }
       fmt::print("{{\"layer\": {}, \"rows\": {}, \"ms\": {:.4f}}}\n", hidden, rows, layer);

@@ -25,6 +25,17 @@ float to_float(const std::byte* at, DType dtype) {
   }
 }
 
+// Where products count, for as long as this lives.
+class CountersInUse {
+ public:
+  CountersInUse(Products& products, GraphCounters& counters) : products_(products) { products_.set_counters(&counters); }
+  ~CountersInUse() { products_.set_counters(nullptr); }
+  CountersInUse(const CountersInUse&) = delete;
+
+ private:
+  Products& products_;
+};
+
 }  // namespace
 
 CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, const Gpu& gpu, Products& products)
@@ -34,6 +45,7 @@ CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, cons
       seed_(seed),
       arena_(plan.arena_bytes, gpu.stream()),
       tables_(device_tables(plan.capacity, model.parameters(), plan.scoring != nullptr)),
+      counters_({table<std::byte>(tables_.counters), kCounterBytes}),
       outside_(plan.layout.outside_bytes, gpu.stream()),
       copies_(plan.layout.stowed.size()),
       converted_(arena_, plan.compute == DType::kF32 ? DType::kBF16 : plan.compute) {
@@ -52,6 +64,7 @@ CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, cons
   make_slots();
   const auto clear = [&] { SNUG_CUDA(cudaMemsetAsync(arena_.base(), 0, plan.arena_bytes, gpu.stream())); };
   clear();  // no tokens are there
+  const CountersInUse counters(products_, counters_);
   capture(step_, *plan.step, plan.step_memory, training);
   if (training) capture(scoring_, *plan.scoring, plan.scoring_memory, false);
   if (plan.prefix) capture(prefix_, *plan.prefix, plan.prefix_memory, false);
@@ -127,9 +140,11 @@ void CudaEngine::capture(Program& program, const StepGraph& graph, const MemoryP
     launch_nodes(program, dims, context);  // loads kernels and times products, which a capture cannot
     products_.set_timing({});
     cudaGraph_t recorded = nullptr;
+    counters_.begin();
     SNUG_CUDA(cudaStreamBeginCapture(gpu_.stream(), cudaStreamCaptureModeThreadLocal));
     launch_nodes(program, dims, context);
     SNUG_CUDA(cudaStreamEndCapture(gpu_.stream(), &recorded));
+    counters_.hoist_clears(recorded);
     Captured captured{tokens, nullptr};
     SNUG_CUDA(cudaGraphInstantiate(&captured.graph, recorded, 0));
     program.buckets.push_back(captured);

@@ -9,6 +9,7 @@
 
 #include "cuda/copy_stream.h"
 #include "cuda/gpu.h"
+#include "cuda/graph_counters.h"
 #include "cuda/launch.h"
 #include "cuda/memory.h"
 #include "cuda/products.h"
@@ -85,6 +86,7 @@ class CudaEngine : public Engine {
   uint64_t seed_;
   DeviceArena arena_;
   DeviceTables tables_;
+  GraphCounters counters_;  // of all graphs
   PinnedMemory outside_;
   CopyStream copies_;
   ConvertedWeights converted_;  // weights that exist in a half type alone

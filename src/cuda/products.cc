@@ -12,6 +12,7 @@
 #include "cuda/check.h"
 #include "cuda/gelu_product.h"
 #include "cuda/gpu.h"
+#include "cuda/graph_counters.h"
 #include "cuda/timing_numbers.h"
 #include "ops/cuda_workspace.h"
 
@@ -28,9 +29,9 @@ constexpr double kHeavy = 2e10;
 constexpr float kNear = 1.15f;
 constexpr float kSettleMilliseconds = 30, kLongMilliseconds = 30;
 // What clearing a workspace costs in a graph beyond what it does on a stream: kernels on both sides wait for it
-// (bench/gpu.py kernels).
+// (bench/gpu.py kernels). Nothing where the graph clears all counters at its beginning.
 constexpr float kFillMilliseconds = 0.004f;
-constexpr int kCacheVersion = 10;
+constexpr int kCacheVersion = 11;
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) fail_call(call, cublasLtGetStatusString(status));
@@ -69,25 +70,24 @@ bool capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-// How many parts of memory a run clears before its kernels.
+// What a run clears in a graph.
+struct Fills {
+  int64_t hoisted = 0;  // where it counts in a slice
+  int64_t left = 0;
+};
 template <class F>
-int64_t fills_of(cudaStream_t stream, const F& work) {
+Fills fills_of(cudaStream_t stream, const F& work, GraphCounters* counters) {
   if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) {
     cudaGetLastError();  // the default stream, in tests
-    return 0;
+    return {};
   }
+  if (counters) counters->begin();
   work();
   cudaGraph_t graph = nullptr;
   SNUG_CUDA(cudaStreamEndCapture(stream, &graph));
-  size_t count = 0;
-  SNUG_CUDA(cudaGraphGetNodes(graph, nullptr, &count));
-  std::vector<cudaGraphNode_t> nodes(count);
-  SNUG_CUDA(cudaGraphGetNodes(graph, nodes.data(), &count));
-  const int64_t fills = std::ranges::count_if(nodes, [](cudaGraphNode_t node) {
-    cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-    SNUG_CUDA(cudaGraphNodeGetType(node, &type));
-    return type == cudaGraphNodeTypeMemset;
-  });
+  Fills fills;
+  fills.hoisted = counters ? counters->leading_clears(graph) : 0;
+  fills.left = int64_t(fill_nodes(graph).size()) - fills.hoisted;
   SNUG_CUDA(cudaGraphDestroy(graph));
   return fills;
 }
@@ -96,7 +96,7 @@ int64_t fills_of(cudaStream_t stream, const F& work) {
 // they do in a step's graph: one that is not counted keeps it busy meanwhile. One that is hopeless beside `best` (0: there
 // is none) is given up early.
 template <class F>
-float fastest_run(cudaStream_t stream, const F& work, float best = 0) {
+float fastest_run(cudaStream_t stream, const F& work, GraphCounters* counters, float best) {
   if (!work()) return 0;  // loads the kernel
   Event begin, end;
   const auto time = [&](int runs) {
@@ -112,19 +112,20 @@ float fastest_run(cudaStream_t stream, const F& work, float best = 0) {
     const float now = time(kRunsOfRound);
     fastest = round == 0 ? now : std::min(fastest, now);
   }
-  return fastest + kFillMilliseconds * float(fills_of(stream, work));
+  return fastest + kFillMilliseconds * float(fills_of(stream, work, counters).left);
 }
 
 // The same in a long row of runs, `guess` milliseconds each, behind others of that kind.
 template <class F>
-float settled_run(cudaStream_t stream, const F& work, float guess) {
+float settled_run(cudaStream_t stream, const F& work, GraphCounters* counters, float guess) {
   Event begin, end;
   for (float left = kSettleMilliseconds; left > 0; left -= guess) work();
   const int runs = std::max(int(kLongMilliseconds / guess), 1);
   begin.record(stream);
   for (int run = 0; run < runs; ++run) work();
   end.record(stream);
-  return end.milliseconds_since(begin) / float(runs) + kFillMilliseconds * float(fills_of(stream, work));
+  const float time = end.milliseconds_since(begin) / float(runs);
+  return time + kFillMilliseconds * float(fills_of(stream, work, counters).left);
 }
 
 Json shape_key(const ProductShape& s) {
@@ -260,7 +261,13 @@ void Products::run(const ProductShape& shape, const ProductTensors& tensors, std
   if (shape.rows == 0) return;
   const Descriptors descriptors(shape, tensors, tf32_for(shape));
   const Choice& chosen = choice(shape, descriptors, tensors, workspace, stream);
-  SNUG_CUBLAS(descriptors.run(handle_, chosen.algorithm, tensors, workspace, stream));
+  SNUG_CUBLAS(descriptors.run(handle_, chosen.algorithm, tensors, room(chosen.counter_bytes, workspace, stream), stream));
+}
+
+std::span<std::byte> Products::room(size_t counter_bytes, std::span<std::byte> workspace, cudaStream_t stream) const {
+  if (!counters_ || counter_bytes == 0 || !capturing(stream)) return workspace;
+  const std::span<std::byte> slice = counters_->take(counter_bytes);
+  return slice.empty() ? workspace : slice;
 }
 
 void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
@@ -346,18 +353,18 @@ Products::Fastest Products::fastest_of(size_t ways, const ProductShape& shape, c
     if (times[i] > 0 && (best.milliseconds == 0 || times[i] < best.milliseconds)) best = {i, times[i]};
   };
   for (size_t i = 0; i < ways; ++i) {
-    times[i] = fastest_run(stream, [&] { return do_it(i); }, best.milliseconds);
+    times[i] = fastest_run(stream, [&] { return do_it(i); }, counters_, best.milliseconds);
     take(i);
   }
   const double operations = 2.0 * double(shape.rows) * double(shape.in) * double(shape.out);
   if (!timing_.long_runs || operations < kHeavy || best.milliseconds == 0) return best;
   const float limit = kNear * best.milliseconds;
   if (std::ranges::count_if(times, [&](float time) { return time > 0 && time <= limit; }) < 2) return best;
-  settled_run(stream, [&] { return do_it(best.way); }, best.milliseconds);
+  settled_run(stream, [&] { return do_it(best.way); }, counters_, best.milliseconds);
   best = {};
   for (size_t i = 0; i < ways; ++i) {
     if (times[i] == 0 || times[i] > limit) continue;
-    times[i] = settled_run(stream, [&] { return do_it(i); }, times[i]);
+    times[i] = settled_run(stream, [&] { return do_it(i); }, counters_, times[i]);
     take(i);
   }
   return best;
@@ -372,13 +379,28 @@ std::optional<Products::Choice> Products::measure(const ProductShape& shape, con
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   give_numbers(shape, tensors, stream);
-  const Fastest best = fastest_of(size_t(count), shape, stream, [&](size_t i) {
+  const auto counter_bytes = [&](size_t i) {
+    const size_t bytes = candidates[i].workspaceSize;
+    return bytes <= GraphCounters::kMostBytes ? bytes : 0;
+  };
+  const auto do_it = [&](size_t i) {
     const auto& candidate = candidates[i];
     if (candidate.state != CUBLAS_STATUS_SUCCESS || candidate.workspaceSize > workspace.size()) return false;
-    return d.run(handle_, candidate.algo, tensors, workspace, stream) == CUBLAS_STATUS_SUCCESS;
-  });
+    return d.run(handle_, candidate.algo, tensors, room(counter_bytes(i), workspace, stream), stream) == CUBLAS_STATUS_SUCCESS;
+  };
+  const Fastest best = fastest_of(size_t(count), shape, stream, do_it);
   if (best.milliseconds == 0) return std::nullopt;
-  return Choice{candidates[best.way].algo, best.milliseconds};
+  Choice chosen{.algorithm = candidates[best.way].algo, .milliseconds = best.milliseconds,
+                .workspace_bytes = candidates[best.way].workspaceSize};
+  bool done = false;
+  const Fills fills = fills_of(stream, [&] { done = do_it(best.way); }, counters_);
+  if (done && fills.hoisted == 1 && fills.left == 0) chosen.counter_bytes = counter_bytes(best.way);
+  return chosen;
+}
+
+size_t Products::workspace_bytes(const ProductShape& shape) const {
+  const auto found = choices_.find(shape);
+  return found == choices_.end() ? 0 : found->second.workspace_bytes;
 }
 
 // The file is a convenience: one that cannot be read counts as empty.
@@ -388,9 +410,9 @@ void Products::load() {
     const Json json = Json::parse(read_small_file(cache_file_));
     if (json.at("version") != kCacheVersion) return;
     for (const Json& entry : json.at("products")) {
-      Choice choice{.way = Way(entry.at(kShapeFields).get<int>())};
+      Choice choice{.way = Way(entry.at(kShapeFields).get<int>()), .counter_bytes = entry.at(kShapeFields + 1)};
       for (size_t i = 0; i < std::size(choice.algorithm.data); ++i) {
-        choice.algorithm.data[i] = entry.at(kShapeFields + 1 + i).get<uint64_t>();
+        choice.algorithm.data[i] = entry.at(kShapeFields + 2 + i).get<uint64_t>();
       }
       choices_[shape_of(entry)] = choice;
     }
@@ -405,6 +427,7 @@ void Products::save() const {
   for (const auto& [shape, choice] : choices_) {
     Json entry = shape_key(shape);
     entry.push_back(int(choice.way));
+    entry.push_back(choice.counter_bytes);
     for (const uint64_t word : choice.algorithm.data) entry.push_back(word);
     entries.push_back(std::move(entry));
   }

@@ -22,6 +22,7 @@
 namespace snug::cuda {
 
 class Gpu;
+class GraphCounters;
 
 // Weights are written as [out, in] here; where they are stored [in, out], their gradient is too.
 enum class ProductKind : uint8_t {
@@ -89,6 +90,10 @@ class Products {
     bool free_factors = false, long_runs = false;
   };
   void set_timing(Timing timing) { timing_ = timing; }
+  // What captured products count in, where their algorithm's workspace is for nothing else; null: in their workspace.
+  void set_counters(GraphCounters* counters) { counters_ = counters; }
+  // What the algorithm chosen for a shape asks for; 0: nothing, or it is not known, since the choice was read from disk.
+  size_t workspace_bytes(const ProductShape& shape) const;
   // Writes new choices to disk.
   void save() const;
 
@@ -99,6 +104,8 @@ class Products {
     cublasLtMatmulAlgo_t algorithm = {};
     float milliseconds = 0;  // 0: from the cache
     Way way = Way::kLibrary;
+    size_t workspace_bytes = 0;  // asked for; not kept on disk
+    size_t counter_bytes = 0;    // of a workspace that is cleared before its kernel, and small; 0: as given
   };
   class Descriptors;
 
@@ -113,6 +120,8 @@ class Products {
   // The fastest of the library's candidates, if it has any.
   std::optional<Choice> measure(const ProductShape& shape, const Descriptors& descriptors, const ProductTensors& tensors,
                                 std::span<std::byte> workspace, cudaStream_t stream) const;
+  // The workspace of a product: a slice of the counters, where it is captured, needs no more, and there is one left.
+  std::span<std::byte> room(size_t counter_bytes, std::span<std::byte> workspace, cudaStream_t stream) const;
   // Which of some ways to do a product is fastest. do_it(i) does it, and says whether that was possible; give_numbers()
   // came before.
   struct Fastest {
@@ -130,6 +139,7 @@ class Products {
   std::map<ProductShape, Choice> choices_;
   bool tf32_;
   Timing timing_;
+  GraphCounters* counters_ = nullptr;
   bool changed_ = false;
 };
 

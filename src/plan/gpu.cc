@@ -69,6 +69,7 @@ DeviceTables device_tables(const Dims& capacity, const ParameterTable& parameter
   take(t.samples, sequences * sizeof(uint64_t));
   for (size_t* array : {&t.target_rows, &t.target_ids}) take(*array, size_t(capacity.targets) * sizeof(int32_t));
   t.end_of_batch = t.bytes;
+  take(t.counters, kCounterBytes);
   if (!training) return t;
   t.chunk_count = update_chunk_count(parameters);
   take(t.chunks, t.chunk_count * sizeof(UpdateChunk));

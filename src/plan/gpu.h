@@ -19,12 +19,16 @@ struct StepState {
   int32_t earlier_passes = 0;         // micro-batches of the step before this one
 };
 
+// What products of one CUDA graph count their pieces in (cuda/graph_counters.h).
+inline constexpr size_t kCounterBytes = size_t{256} << 10;
+
 // Offsets inside the arena's tables.
 struct DeviceTables {
   // The micro-batch, uploaded in one piece: [state, end_of_batch).
   size_t state = 0, ids = 0, positions = 0, type_ids = 0, row_of = 0, by_id = 0, starts = 0, labels = 0, samples = 0;
   size_t target_rows = 0, target_ids = 0;
   size_t end_of_batch = 0;
+  size_t counters = 0;  // kCounterBytes
   // The update; nothing of it in inference.
   size_t chunks = 0, factors = 0, result = 0, partials = 0;
   size_t chunk_count = 0;
