@@ -228,7 +228,8 @@ UpdateArguments CudaEngine::update_arguments() const {
           .factors = table<UpdateFactors>(tables_.factors),
           .loss = step_.executor->scalar(step_.source->loss),
           .result = table<UpdateResult>(tables_.result),
-          .partials = table<double>(tables_.partials)};
+          .partials = table<double>(tables_.partials),
+          .nonzero = table<uint8_t>(tables_.nonzero)};
 }
 
 void CudaEngine::update(const OptimizerStep& given, double max_gradient_norm) {

@@ -6,9 +6,13 @@
 namespace snug::cuda {
 namespace {
 
+__device__ inline bool is_zero(const float4& f) {  // not minus zero
+  return (__float_as_uint(f.x) | __float_as_uint(f.y) | __float_as_uint(f.z) | __float_as_uint(f.w)) == 0;
+}
+
 // fp32 within a chunk, where a thread adds few squares, fp64 across.
 __global__ void __launch_bounds__(kUpdateBlock)
-    squares_kernel(const std::byte* arena, const UpdateChunk* chunks, int64_t chunk_count, double* partials) {
+    squares_kernel(const std::byte* arena, const UpdateChunk* chunks, int64_t chunk_count, double* partials, uint8_t* nonzero) {
   double total = 0.0;
   for (int64_t c = blockIdx.x; c < chunk_count; c += gridDim.x) {
     const int count = chunks[c].count;
@@ -24,6 +28,12 @@ __global__ void __launch_bounds__(kUpdateBlock)
     for (int v = 0; v < kChunkFours; ++v) {
       const float4 f = fours[v];
       sum += fmaf(f.x, f.x, f.y * f.y) + fmaf(f.z, f.z, f.w * f.w);
+    }
+    if (nonzero) {
+      uint32_t found = 0;
+#pragma unroll
+      for (int v = 0; v < kChunkFours; ++v) found |= uint32_t(__any_sync(0xffffffffu, !is_zero(fours[v]))) << v;
+      if (threadIdx.x % kWarp == 0) nonzero[c * kNonzeroBytes + threadIdx.x / kWarp] = uint8_t(found);
     }
     const int rest = count % kFour;  // behind the last whole vector
     if (int(threadIdx.x) < rest) {
@@ -55,7 +65,8 @@ void launch_update(const UpdateArguments& arguments, cudaStream_t stream) {
   const int partials = int(std::min<int64_t>(kNormPartials, arguments.chunk_count));
   if (partials > 0) {
     squares_kernel<<<unsigned(partials), kUpdateBlock, 0, stream>>>(arguments.arena, arguments.chunks,
-                                                                    arguments.chunk_count, arguments.partials);
+                                                                    arguments.chunk_count, arguments.partials,
+                                                                    arguments.nonzero);
     SNUG_CUDA_LAUNCHED("squares");
   }
   decide_kernel<<<1, kNormPartials, 0, stream>>>(arguments.partials, partials, arguments.factors, arguments.loss,

@@ -25,8 +25,10 @@ struct UpdateCall {
   const UpdateChunk* chunks;
   const UpdateFactors* factors;
   const UpdateResult* result;
+  const uint8_t* nonzero;
 
-  explicit UpdateCall(const UpdateArguments& a) : arena(a.arena), chunks(a.chunks), factors(a.factors), result(a.result) {}
+  explicit UpdateCall(const UpdateArguments& a)
+      : arena(a.arena), chunks(a.chunks), factors(a.factors), result(a.result), nonzero(a.nonzero) {}
 
   template <class T>
   __device__ T* at(int64_t offset) const {
@@ -78,7 +80,15 @@ __device__ inline void over_chunk(int count, const Four& four, const One& one) {
   if (int(threadIdx.x) < rest) one(count - rest + int(threadIdx.x));
 }
 
-// A chunk whose weights, moments and gradients are all fp32.
+// Which vectors of the block's chunk have gradients in this warp, one bit for each turn of over_chunk(). The norm has read
+// the same ones in the same threads.
+__device__ inline uint32_t turns_with_gradient(const UpdateCall& call) {
+  static_assert(kNonzeroBytes == kUpdateBlock / kWarp && kChunkFours <= 8);
+  return call.nonzero ? call.nonzero[blockIdx.x * kNonzeroBytes + threadIdx.x / kWarp] : 0xffu;
+}
+
+// The block's chunk, whose weights, moments and gradients are all fp32. Most rows of a table of words have no gradient in a
+// step: it is neither read nor set to zero again.
 template <class C>
 __device__ inline void adamw_chunk(const UpdateCall& call, const UpdateChunk& chunk) {
   float* const w = call.at<float>(chunk.weight);
@@ -88,12 +98,14 @@ __device__ inline void adamw_chunk(const UpdateCall& call, const UpdateChunk& ch
   const bool applied = call.result->applied, clears = !chunk.keeps_gradient;
   const UpdateFactors factors = *call.factors;
   const UpdateScales scales(factors, *call.result, chunk.decays);
+  const uint32_t turns = turns_with_gradient(call);
   over_chunk(
       chunk.count,
       [&](int i) {
+        const bool some = turns >> (i / (kUpdateBlock * kFour)) & 1;
         if (applied) {
-          const float4 g4 = four_at(g, i);
           float4 w4 = four_at(w, i), m4 = four_at(m, i), v4 = four_at(v, i);
+          const float4 g4 = some ? four_at(g, i) : float4{};
           adamw_element(w4.x, m4.x, v4.x, g4.x, factors, scales);
           adamw_element(w4.y, m4.y, v4.y, g4.y, factors, scales);
           adamw_element(w4.z, m4.z, v4.z, g4.z, factors, scales);
@@ -101,7 +113,7 @@ __device__ inline void adamw_chunk(const UpdateCall& call, const UpdateChunk& ch
           four_at(w, i) = w4, four_at(m, i) = m4, four_at(v, i) = v4;
           if (copy) store_copy(copy, i, w4);
         }
-        if (clears) four_at(g, i) = float4{};
+        if (clears && some) four_at(g, i) = float4{};
       },
       [&](int i) {
         if (applied) {

@@ -25,6 +25,7 @@ struct UpdateArguments {
   double* loss = nullptr;                  // device memory
   UpdateResult* result = nullptr;          // device memory
   double* partials = nullptr;              // kNormPartials doubles of scratch
+  uint8_t* nonzero = nullptr;              // kNonzeroBytes of scratch per chunk; null: all gradients are read again
 };
 
 void launch_update(const UpdateArguments& arguments, cudaStream_t stream);

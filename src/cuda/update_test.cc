@@ -102,13 +102,16 @@ struct Outcome {
   double loss_after = 0;
 };
 
-Outcome run(const Arena& a, const UpdateFactors& factors, double loss) {
+enum class Reads { kAllGradients, kNonzeroGradients };
+
+Outcome run(const Arena& a, const UpdateFactors& factors, double loss, Reads reads = Reads::kNonzeroGradients) {
   const std::vector<UpdateChunk> chunks = update_chunks(a.table, a.layout, a.facts);
   const std::vector<UpdateTensor> tensors = update_tensors(a.table, a.layout, a.facts);
   EXPECT_EQ(chunks.size(), update_chunk_count(a.table));
   const DeviceBytes arena(a.bytes), on_device(bytes_of(chunks));
   const DeviceBytes factors_there(bytes_of(std::vector<UpdateFactors>{factors})), losses(bytes_of(Doubles{loss}));
   const DeviceBytes result(sizeof(UpdateResult)), partials(kNormPartials * sizeof(double));
+  const DeviceBytes nonzero(chunks.size() * kNonzeroBytes);
   launch_update({.optimizer = a.facts.optimizer,
                  .arena = arena.data<std::byte>(),
                  .copy_dtype = a.facts.compute,
@@ -118,10 +121,11 @@ Outcome run(const Arena& a, const UpdateFactors& factors, double loss) {
                  .factors = factors_there.data<UpdateFactors>(),
                  .loss = losses.data<double>(),
                  .result = result.data<UpdateResult>(),
-                 .partials = partials.data<double>()},
+                 .partials = partials.data<double>(),
+                 .nonzero = reads == Reads::kNonzeroGradients ? nonzero.data<uint8_t>() : nullptr},
                 nullptr);
   SNUG_CUDA(cudaDeviceSynchronize());
-  for (const DeviceBytes* bytes : {&arena, &losses, &result, &partials}) EXPECT_TRUE(bytes->guards_intact());
+  for (const DeviceBytes* bytes : {&arena, &losses, &result, &partials, &nonzero}) EXPECT_TRUE(bytes->guards_intact());
   return {arena.download(), values_of<UpdateResult>(result.download())[0], values_of<double>(losses.download())[0]};
 }
 
@@ -279,6 +283,29 @@ TEST(CudaUpdate, KeepsGradientsThatTheNextStepOverwrites) {
   }
 }
 
+// Rows without a gradient, shorter and longer than what a warp reads at a time, and single elements in them.
+TEST(CudaUpdate, ReadsOnlyGradientsThatAreNotZero) {
+  SNUG_NEEDS_GPU();
+  for (Optimizer optimizer : kAll) {
+    ParameterTable table = small_table();
+    table.push_back({.name = "words", .rows = 301, .cols = 768, .is_table = true, .parts = {}});
+    Arena a(optimizer, DType::kBF16, table, 6);
+    std::mt19937_64 random(7);
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (!table[i].trained) continue;
+      const std::span<float> g = a.gradient(i);
+      for (size_t begin = 0, length = 0; begin < g.size(); begin += length) {
+        length = std::min<size_t>(1 + random() % 3000, g.size() - begin);
+        if (random() % 4 != 0) std::ranges::fill(g.subspan(begin, length), 0.0f);
+        if (random() % 4 == 0) g[begin] = random() % 2 == 0 ? -0.0f : 1e-30f;
+      }
+    }
+    const UpdateFactors factors = update_factors(optimizer, kStep, 1.0);
+    EXPECT_TRUE(run(a, factors, 2.5).bytes == run(a, factors, 2.5, Reads::kAllGradients).bytes) << optimizer_name(optimizer);
+    if (optimizer == Optimizer::kAdamW) check(std::move(a), 1.0, 1.0);
+  }
+}
+
 // More chunks than blocks that sum squares, more rows than blocks that apply.
 TEST(CudaUpdate, MatchesTheCpuForManyParameters) {
   SNUG_NEEDS_GPU();
@@ -323,6 +350,7 @@ TEST(CudaUpdate, SpeedIsPrinted) {
     const std::vector<UpdateChunk> list = update_chunks(table, layout, facts);
     const std::vector<UpdateTensor> tensors = update_tensors(table, layout, facts);
     const DeviceBytes arena(layout.bytes), chunks(bytes_of(list)), loss(8), result(sizeof(UpdateResult)), partials(kNormPartials * 8);
+    const DeviceBytes nonzero(list.size() * kNonzeroBytes);
     SNUG_CUDA(cudaMemset(arena.data(), 0, arena.size()));
     SNUG_CUDA(cudaMemset(loss.data(), 0, loss.size()));
     const DeviceBytes factors(bytes_of(std::vector<UpdateFactors>{update_factors(optimizer, kStep, 1.0)}));
@@ -336,10 +364,13 @@ TEST(CudaUpdate, SpeedIsPrinted) {
                                        .loss = loss.data<double>(),
                                        .result = result.data<UpdateResult>(),
                                        .partials = partials.data<double>()};
+    UpdateArguments sparse = arguments;
+    sparse.nonzero = nonzero.data<uint8_t>();
     // The norm reads gradients; the update reads and writes weights, gradients and state, and writes copies.
     const double bytes = double(3 * layout.gradients.bytes + 2 * layout.states.bytes + 2 * layout.trained.bytes + layout.copies.bytes);
     print_speed(std::string(optimizer_name(optimizer)) + " over 109M parameters",
                 median_milliseconds([&] { launch_update(arguments, nullptr); }), bytes);
+    print_speed("  where all gradients are zero", median_milliseconds([&] { launch_update(sparse, nullptr); }), bytes);
   }
 }
 

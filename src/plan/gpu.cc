@@ -76,6 +76,7 @@ DeviceTables device_tables(const Dims& capacity, const ParameterTable& parameter
   take(t.factors, sizeof(UpdateFactors));
   take(t.result, sizeof(UpdateResult));
   take(t.partials, kNormPartials * sizeof(double));
+  take(t.nonzero, t.chunk_count * kNonzeroBytes);
   return t;
 }
 

@@ -30,7 +30,7 @@ struct DeviceTables {
   size_t end_of_batch = 0;
   size_t counters = 0;  // kCounterBytes
   // The update; nothing of it in inference.
-  size_t chunks = 0, factors = 0, result = 0, partials = 0;
+  size_t chunks = 0, factors = 0, result = 0, partials = 0, nonzero = 0;
   size_t chunk_count = 0;
   size_t bytes = 0;
 };

@@ -32,7 +32,8 @@ TEST(DeviceTables, PartsDoNotOverlap) {
       {t.state, sizeof(StepState)}, {t.ids, 37 * 4},    {t.positions, 37 * 4}, {t.type_ids, 37 * 4},
       {t.row_of, 37 * 4},           {t.by_id, 37 * 4},  {t.starts, 6 * 4},     {t.labels, 5 * 4},
       {t.samples, 5 * 8},           {t.counters, kCounterBytes}, {t.chunks, 3 * sizeof(UpdateChunk)},
-      {t.factors, sizeof(UpdateFactors)}, {t.result, sizeof(UpdateResult)}, {t.partials, kNormPartials * 8}};
+      {t.factors, sizeof(UpdateFactors)}, {t.result, sizeof(UpdateResult)}, {t.partials, kNormPartials * 8},
+      {t.nonzero, 3 * kNonzeroBytes}};
   for (size_t i = 0; i + 1 < parts.size(); ++i) EXPECT_LE(parts[i].first + parts[i].second, parts[i + 1].first) << i;
   EXPECT_LE(parts.back().first + parts.back().second, t.bytes);
 }

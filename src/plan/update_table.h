@@ -65,5 +65,7 @@ struct UpdateResult {
   float clip = 1.0f;         // what clipping multiplied the gradient with
 };
 inline constexpr int kNormPartials = 1024;
+// Which gradients of a chunk are not all zero, as its norm finds out: one byte per warp that reads it.
+inline constexpr size_t kNonzeroBytes = 8;
 
 }  // namespace snug
