@@ -25,13 +25,32 @@ HWY_INLINE Sigmoid gelu_tanh_gate(FloatVector x) {
   return vector_sigmoid(hn::Mul(hn::Set(d, kGeluTanhScale), hn::Mul(x, cubic)));
 }
 
+// GELU and its derivative, which share most of their work.
+struct Bent {
+  FloatVector value, slope;
+};
+
+template <Activation kForm>
+HWY_INLINE Bent gelu(FloatVector x) {
+  static_assert(is_gelu(kForm));
+  const FloatTag d;
+  if constexpr (kForm == Activation::kGelu) {
+    constexpr float kDensity = 0.39894228f;  // 1 / sqrt(2 pi)
+    const Normal normal = vector_normal(x);
+    return {hn::Mul(x, normal.cdf), hn::MulAdd(hn::Mul(x, hn::Set(d, kDensity)), normal.bell, normal.cdf)};
+  } else {
+    const Sigmoid gate = gelu_tanh_gate(x);
+    const FloatVector dz = hn::MulAdd(hn::Mul(x, x), hn::Set(d, 3.0f * kGeluTanhCube), hn::Set(d, 1.0f));
+    const FloatVector bend = hn::Mul(hn::Mul(x, gate.value), gate.complement);
+    return {hn::Mul(x, gate.value), hn::MulAdd(hn::Mul(bend, hn::Set(d, kGeluTanhScale)), dz, gate.value)};
+  }
+}
+
 template <Activation kActivation>
 HWY_INLINE FloatVector activate(FloatVector x) {
   const FloatTag d;
-  if constexpr (kActivation == Activation::kGelu) {
-    return hn::Mul(x, vector_normal(x).cdf);
-  } else if constexpr (kActivation == Activation::kGeluTanh) {
-    return hn::Mul(x, gelu_tanh_gate(x).value);
+  if constexpr (is_gelu(kActivation)) {
+    return gelu<kActivation>(x).value;
   } else if constexpr (kActivation == Activation::kTanh) {
     return vector_tanh(x);
   } else if constexpr (kActivation == Activation::kRelu) {
@@ -41,20 +60,15 @@ HWY_INLINE FloatVector activate(FloatVector x) {
   }
 }
 
-// The derivative at what was kept: x, or y for tanh.
+// The derivative at what was kept: x, or y for tanh; or what was kept itself.
 template <Activation kActivation>
 HWY_INLINE FloatVector slope(FloatVector kept) {
   const FloatTag d;
   const FloatVector one = hn::Set(d, 1.0f);
-  if constexpr (kActivation == Activation::kGelu) {
-    constexpr float kDensity = 0.39894228f;  // 1 / sqrt(2 pi)
-    const Normal normal = vector_normal(kept);
-    return hn::MulAdd(hn::Mul(kept, hn::Set(d, kDensity)), normal.bell, normal.cdf);
-  } else if constexpr (kActivation == Activation::kGeluTanh) {
-    const Sigmoid gate = gelu_tanh_gate(kept);
-    const FloatVector dz = hn::MulAdd(hn::Mul(kept, kept), hn::Set(d, 3.0f * kGeluTanhCube), one);
-    const FloatVector bend = hn::Mul(hn::Mul(kept, gate.value), gate.complement);
-    return hn::MulAdd(hn::Mul(bend, hn::Set(d, kGeluTanhScale)), dz, gate.value);
+  if constexpr (is_gelu(kActivation)) {
+    return gelu<kActivation>(kept).slope;
+  } else if constexpr (kActivation == Activation::kKeptSlope) {
+    return kept;
   } else if constexpr (kActivation == Activation::kTanh) {
     return hn::NegMulAdd(kept, kept, one);
   } else if constexpr (kActivation == Activation::kRelu) {
@@ -78,6 +92,8 @@ HWY_INLINE void with_activation(Activation activation, const F& f) {
       return f.template operator()<Activation::kTanh>();
     case Activation::kRelu:
       return f.template operator()<Activation::kRelu>();
+    case Activation::kKeptSlope:
+      return f.template operator()<Activation::kKeptSlope>();
   }
 }
 

@@ -22,6 +22,8 @@ inline double activate(Activation activation, double x) {
       return std::tanh(x);
     case Activation::kRelu:
       return std::max(x, 0.0);
+    case Activation::kKeptSlope:
+      break;
   }
   return NAN;
 }
@@ -40,6 +42,8 @@ inline double slope(Activation activation, double x) {
       return 1.0 - std::tanh(x) * std::tanh(x);
     case Activation::kRelu:
       return x > 0.0 ? 1.0 : 0.0;
+    case Activation::kKeptSlope:
+      return x;
   }
   return NAN;
 }

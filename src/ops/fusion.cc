@@ -46,8 +46,7 @@ void fuse_activation_gradients(Graph& graph) {
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
     const auto* epilogue = dynamic_cast<const LinearEpilogueGradient*>(node.op.get());
-    if (epilogue != nullptr &&
-        (epilogue->activation == Activation::kGelu || epilogue->activation == Activation::kGeluTanh)) {
+    if (epilogue != nullptr && is_gelu(epilogue->activation)) {
       const ValueId dy = node.inputs[0], kept = node.inputs[1];
       const ptrdiff_t before = used[size_t(dy)];
       Node* const maker = before == kNever ? nullptr : &graph.node(size_t(before));
@@ -74,6 +73,57 @@ void fuse_activation_gradients(Graph& graph) {
     }
   }
   graph.drop_nodes(dropped);
+}
+
+namespace {
+
+// The layer that could keep its slope in its second output. Not one with adapters: on a GPU no product does their GELU, and
+// one more tensor to write is what a kernel behind it pays.
+const Linear* may_keep_slope(const Node& node) {
+  const auto* layer = dynamic_cast<const Linear*>(node.op.get());
+  const bool may = layer != nullptr && is_gelu(layer->spec.activation) && layer->spec.adapters.first_columns.empty() &&
+                   node.outputs.size() > 1 && node.outputs[1] != kNoValue;
+  return may ? layer : nullptr;
+}
+
+// The input that a gradient reads for GELU's derivative; none: past the last.
+size_t slope_input(const Node& node) {
+  const auto* epilogue = dynamic_cast<const LinearEpilogueGradient*>(node.op.get());
+  if (epilogue != nullptr && is_gelu(epilogue->activation)) return 1;
+  const auto* product = dynamic_cast<const LinearInputGradient*>(node.op.get());
+  return product != nullptr && is_gelu(product->activation) ? 2 : node.inputs.size();
+}
+
+}  // namespace
+
+void keep_slopes(Graph& graph) {
+  std::vector<bool> stays(graph.values().size(), false);  // whoever else reads or writes it needs it as it is
+  const auto stay = [&](ValueId v) {
+    if (v != kNoValue) stays[size_t(v)] = true;
+  };
+  for (const auto* outside : {&graph.kept(), &graph.held(), &graph.given()}) std::ranges::for_each(*outside, stay);
+  for (const Node& node : graph.nodes()) {
+    const size_t slope = slope_input(node), kept = may_keep_slope(node) ? 1 : node.outputs.size();
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (i != slope) stay(node.inputs[i]);
+    }
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (i != kept) stay(node.outputs[i]);
+    }
+  }
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    Node& node = graph.node(n);
+    const size_t slope = slope_input(node);
+    if (const Linear* const layer = may_keep_slope(node); layer && !stays[size_t(node.outputs[1])]) {
+      LinearSpec spec = layer->spec;
+      spec.keeps_slope = true;
+      node.op = linear(spec);
+    } else if (slope < node.inputs.size() && !stays[size_t(node.inputs[slope])]) {
+      const auto* const product = dynamic_cast<const LinearInputGradient*>(node.op.get());
+      if (product != nullptr) node.op = std::make_shared<LinearInputGradient>(product->accumulate, product->layout, Activation::kKeptSlope);
+      else node.op = std::make_shared<LinearEpilogueGradient>(Activation::kKeptSlope);
+    }
+  }
 }
 
 }  // namespace snug

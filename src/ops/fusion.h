@@ -13,4 +13,8 @@ void fuse_bias_gradients(Graph& graph);
 // GPU can do both at once.
 void fuse_activation_gradients(Graph& graph);
 
+// A layer whose argument of GELU is read for its derivative alone keeps that derivative instead, which it has at hand when
+// it computes GELU, and backward multiplies. In half types the derivative is rounded either way.
+void keep_slopes(Graph& graph);
+
 }  // namespace snug

@@ -132,6 +132,61 @@ TEST(FuseActivationGradients, WhatCannotBeOneProductStaysAsItIs) {
   }
 }
 
+// Whether each layer with GELU keeps its slope, and the activation of each gradient that goes through one.
+struct Kept {
+  std::vector<bool> slopes;
+  std::vector<Activation> gradients;
+};
+Kept kept_in(const Graph& graph) {
+  Kept kept;
+  for (const Node& node : graph.nodes()) {
+    const auto* layer = dynamic_cast<const Linear*>(node.op.get());
+    if (layer != nullptr && layer->spec.activation != Activation::kNone) kept.slopes.push_back(layer->spec.keeps_slope);
+    const auto* epilogue = dynamic_cast<const LinearEpilogueGradient*>(node.op.get());
+    if (epilogue != nullptr) kept.gradients.push_back(epilogue->activation);
+    const auto* product = dynamic_cast<const LinearInputGradient*>(node.op.get());
+    if (product != nullptr && product->activation != Activation::kNone) kept.gradients.push_back(product->activation);
+  }
+  return kept;
+}
+
+// Also where the sum of two gradients goes through GELU, or the layer runs again.
+TEST(KeepSlopes, OfArgumentsThatGradientsAloneRead) {
+  for (const Activation activation : {Activation::kGelu, Activation::kGeluTanh}) {
+    for (const bool read_twice : {false, true}) {
+      for (const bool recomputed : {false, true}) {
+        Graph graph = two_layers(activation, read_twice, {recomputed ? Parts::all() : Parts()});
+        fuse_activation_gradients(graph);
+        for (int round = 0; round < 2; ++round) {  // a second one finds nothing to do
+          keep_slopes(graph);
+          const Kept kept = kept_in(graph);
+          EXPECT_EQ(kept.slopes, std::vector<bool>(recomputed ? 2 : 1, true));
+          EXPECT_EQ(kept.gradients, std::vector{Activation::kKeptSlope});
+        }
+      }
+    }
+  }
+}
+
+TEST(KeepSlopes, NotWhereTheArgumentIsNeeded) {
+  Graph made_again = two_layers(Activation::kGelu, false, {Parts{Part::kActivations}});
+  ASSERT_EQ(count(made_again, "activation_again"), 1);
+  Graph read_outside = two_layers(Activation::kGelu, false);
+  for (const Node& node : read_outside.nodes()) {
+    if (node.in_forward && node.outputs.size() > 1) read_outside.keep(node.outputs[1]);
+  }
+  for (Graph* graph : {&made_again, &read_outside}) {
+    fuse_activation_gradients(*graph);
+    keep_slopes(*graph);
+    EXPECT_EQ(kept_in(*graph).slopes, std::vector<bool>{false});
+    EXPECT_EQ(kept_in(*graph).gradients, std::vector{Activation::kGelu});
+  }
+  Graph relu = two_layers(Activation::kRelu, false);
+  keep_slopes(relu);
+  EXPECT_EQ(kept_in(relu).slopes, std::vector<bool>{false});
+  EXPECT_EQ(kept_in(relu).gradients, std::vector{Activation::kRelu});
+}
+
 TEST(FuseBiasGradients, AnActivationInBetweenStaysAsItIs) {
   Graph graph = layer(Activation::kGelu);
   const size_t before = graph.nodes().size();

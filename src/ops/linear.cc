@@ -12,11 +12,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace snug::HWY_NAMESPACE {
 
-// y[rows, out] = activation(product + b). The product is in `pre`, which then keeps the argument,
-// or else in y.
-void BiasActivation(Activation activation, int64_t rows, size_t out, const float* b, float* pre,
-                    float* y) {
-  with_activation(activation, [&]<Activation kActivation>() HWY_ATTR {
+// y[rows, out] = activation(product + b). The product is in `pre`, which then keeps the argument or the slope, or else in y.
+void BiasActivation(const LinearSpec& spec, int64_t rows, size_t out, const float* b, float* pre, float* y) {
+  with_activation(spec.activation, [&]<Activation kActivation>() HWY_ATTR {
     const FloatTag d;
     for (int64_t row = 0; row < rows; ++row) {
       float* const y_row = y + row * int64_t(out);
@@ -24,6 +22,14 @@ void BiasActivation(Activation activation, int64_t rows, size_t out, const float
       over_row(out, [&](size_t i, auto access) HWY_ATTR {
         FloatVector x = access.load(d, kept + i);
         if (b) x = hn::Add(x, access.load(d, b + i));
+        if constexpr (is_gelu(kActivation)) {
+          if (pre && spec.keeps_slope) {
+            const Bent bent = gelu<kActivation>(x);
+            access.store(bent.slope, d, kept + i);
+            access.store(bent.value, d, y_row + i);
+            return;
+          }
+        }
         if (pre) access.store(x, d, kept + i);
         access.store(activate<kActivation>(x), d, y_row + i);
       });
@@ -165,8 +171,7 @@ void Linear::run(const Call& call) const {
   over_ranges(y.rows, 1, [&](int64_t begin, int64_t end) {
     const int64_t skip = begin * y.cols;
     HWY_DYNAMIC_DISPATCH(BiasActivation)
-    (spec.activation, end - begin, size_t(y.cols), b.f32(), pre ? pre + skip : nullptr,
-     y.f32() + skip);
+    (spec, end - begin, size_t(y.cols), b.f32(), pre ? pre + skip : nullptr, y.f32() + skip);
   });
 }
 
@@ -176,6 +181,7 @@ std::optional<Remake> remake_activation(Activation activation, const Node& node,
 }
 
 std::optional<Remake> Linear::remake(const Node& node, size_t which) const {
+  if (spec.keeps_slope) return {};
   return remake_activation(spec.activation, node, which);
 }
 
@@ -199,7 +205,8 @@ void Linear::backward(const Node& node, GradientWriter& writer) const {
   if (bends || db) {
     const ValueId kept =
         bends ? writer.saved(node.outputs[keeps_pre_activation(spec.activation)]) : kNoValue;
-    writer.emit(std::make_shared<LinearEpilogueGradient>(spec.activation), {dy, kept},
+    const Activation activation = spec.keeps_slope ? Activation::kKeptSlope : spec.activation;
+    writer.emit(std::make_shared<LinearEpilogueGradient>(activation), {dy, kept},
                 {bends ? dy : kNoValue, db.value});
   }
   write_adapter_gradients(spec.adapters, node, 3, dy, writer);

@@ -10,12 +10,21 @@
 
 namespace snug {
 
-enum class Activation : uint8_t { kNone, kGelu, kGeluTanh, kTanh, kRelu };  // kGelu: exact, by erf
+enum class Activation : uint8_t {
+  kNone,
+  kGelu,  // exact, by erf
+  kGeluTanh,
+  kTanh,
+  kRelu,
+  kKeptSlope,  // of gradients only: the layer has kept its activation's derivative, see LinearSpec
+};
+constexpr bool is_gelu(Activation activation) {
+  return activation == Activation::kGelu || activation == Activation::kGeluTanh;
+}
 
 // Whether the op keeps x · wᵀ + b beside y; the others' gradients follow from y alone.
 constexpr bool keeps_pre_activation(Activation activation) {
-  return activation == Activation::kGelu || activation == Activation::kGeluTanh ||
-         activation == Activation::kRelu;
+  return is_gelu(activation) || activation == Activation::kRelu;
 }
 
 // How a weight lies in memory, which is as in the files: PyTorch's Linear, or GPT-2's Conv1D.
@@ -32,6 +41,7 @@ struct LinearSpec {
   Activation activation = Activation::kNone;
   WeightLayout layout = WeightLayout::kOutIn;
   Adapters adapters = {};
+  bool keeps_slope = false;  // GELU only: its derivative at `pre`, rounded to the type, in place of `pre`; see keep_slopes()
 };
 
 // inputs {x[rows, in], w[out, in] or w[in, out], b[1, out] (optional), then u and up of each adapter}
@@ -54,7 +64,7 @@ class ActivationAgain final : public Op {
   const Activation activation;
 };
 
-// inputs {dy, pre or y (absent for kNone)}; outputs {dy in place (absent for kNone), db (optional,
+// inputs {dy, pre or y or the slope (absent for kNone)}; outputs {dy in place (absent for kNone), db (optional,
 // +=)}
 class LinearEpilogueGradient final : public Op {
  public:
@@ -78,7 +88,7 @@ class LinearWeightGradient final : public Op {
 };
 
 // inputs {dy, w}; outputs {dx (= or +=)}. With the activation of the layer that made x, dx goes on through that layer's
-// epilogue: inputs {dy, w, pre or y of that layer}, outputs {dx (=), that layer's db (optional, +=)}.
+// epilogue: inputs {dy, w, what that layer keeps}, outputs {dx (=), that layer's db (optional, +=)}.
 class LinearInputGradient final : public Op {
  public:
   explicit LinearInputGradient(bool accumulate, WeightLayout layout = WeightLayout::kOutIn,

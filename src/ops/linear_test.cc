@@ -222,6 +222,36 @@ TEST(Linear, ActivationsAreAccurateOverADenseSweep) {
   });
 }
 
+// Backward then multiplies: the same bits as with the argument kept.
+TEST(Linear, KeptSlopesChangeNoBits) {
+  on_each_target([] {
+    const Batch batch;
+    for (const Activation activation : {Activation::kGelu, Activation::kGeluTanh}) {
+      for (const Shape& shape : {Shape{1, 1, 1}, {7, 5, 9}, {33, 67, 65}}) {
+        SCOPED_TRACE(testing::Message() << "activation " << int(activation) << ", out " << shape.out);
+        OpHarness by_argument(batch, 9), by_slope(batch, 9);
+        const Node node = node_of(by_argument, activation, shape);
+        Node other = node_of(by_slope, activation, shape);
+        other.op = linear({.activation = activation, .keeps_slope = true});
+        EXPECT_FALSE(other.op->remake(other, 0).has_value());
+        for (const auto& [h, each] : {std::pair{&by_argument, node}, {&by_slope, other}}) {
+          h->forward(each);
+          h->upstream(each.outputs[0]);
+          for (const ValueId in : each.inputs) h->want(in, true);
+          h->backward(each);
+        }
+        EXPECT_EQ(by_slope.floats(node.outputs[0]), by_argument.floats(node.outputs[0]));
+        Doubles slopes;
+        for (const double x : by_argument.doubles(node.outputs[1])) slopes.push_back(slope(activation, x));
+        EXPECT_TRUE(close("slope", by_slope.doubles(node.outputs[1]), slopes, 8e-7, 9));
+        for (const ValueId in : node.inputs) {
+          EXPECT_EQ(by_slope.floats(by_slope.gradient(in)), by_argument.floats(by_argument.gradient(in)));
+        }
+      }
+    }
+  });
+}
+
 // With the activation of the layer below, the same bits as one operator after the other.
 TEST(Linear, InputGradientGoesOnThroughTheEpilogueBelow) {
   const Batch batch;
