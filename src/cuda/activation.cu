@@ -10,9 +10,12 @@ namespace {
 
 constexpr int kBlock = 256, kVectors = 2;
 
+// What is left in the argument's place.
+enum class Argument { kStays, kBecomesSlope };
+
 // Rows do not matter here: the tensor is one row of `count` elements, of which a thread does two vectors.
-template <class T, Activation kActivation>
-__global__ void __launch_bounds__(kBlock) activation_kernel(const T* pre, T* y, int64_t count) {
+template <class T, Activation kActivation, Argument kArgument>
+__global__ void __launch_bounds__(kBlock) activation_kernel(T* pre, T* y, int64_t count) {
   const int64_t begin = int64_t(from_the_end(gridDim.x, blockIdx.x)) * kBlock * kVectors * kEight;
   const int here = int(min(count - begin, int64_t(kBlock * kVectors * kEight)));
   Packed<T> packed[kVectors];
@@ -28,14 +31,26 @@ __global__ void __launch_bounds__(kBlock) activation_kernel(const T* pre, T* y, 
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int at = (v * kBlock + int(threadIdx.x)) * kEight;
-    Eight values = unpack(packed[v]);
+    Eight values = unpack(packed[v]), slopes;
 #pragma unroll
-    for (int i = 0; i < kEight; ++i) values.at[i] = activate<kActivation>(values.at[i]);
-    if (at + kEight <= here) {
-      store_eight<true>(y + begin, at, here, values);
-    } else if (at < here) {
-      store_eight<false>(y + begin, at, here, values);
+    for (int i = 0; i < kEight; ++i) {
+      if constexpr (kArgument == Argument::kBecomesSlope) {
+        const Bent bent = gelu<kActivation, T>(values.at[i]);
+        values.at[i] = bent.value;
+        slopes.at[i] = bent.slope;
+      } else {
+        values.at[i] = activate<kActivation, T>(values.at[i]);
+      }
     }
+    const auto store_here = [&]<Reuse kReuse>(T* to, const Eight& eight) {
+      if (at + kEight <= here) {
+        store_eight<true, kReuse>(to + begin, at, here, eight);
+      } else if (at < here) {
+        store_eight<false, kReuse>(to + begin, at, here, eight);
+      }
+    };
+    store_here.template operator()<Reuse::kSoon>(y, values);
+    if constexpr (kArgument == Argument::kBecomesSlope) store_here.template operator()<Reuse::kLate>(pre, slopes);
   }
 }
 
@@ -63,23 +78,35 @@ struct EpilogueTerm {
     if constexpr (kActivation != Activation::kNone) {
       const Eight at = unpack(loaded.kept);
 #pragma unroll
-      for (int i = 0; i < kEight; ++i) values.at[i] *= slope<kActivation>(at.at[i]);
+      for (int i = 0; i < kEight; ++i) values.at[i] *= slope<kActivation, T>(at.at[i]);
       store_eight<kWhole>(dy + row * cols, column, cols, values);
     }
     sums[0] += values;
   }
 };
 
+template <class T>
+void start(void (*kernel)(T*, T*, int64_t), const Tensor& pre, const Tensor& y, cudaStream_t stream) {
+  SNUG_CHECK(pre.size() == y.size() && pre.dtype == y.dtype);
+  const int64_t blocks = ceil_div(y.size(), kBlock * kVectors * kEight);
+  kernel<<<unsigned(blocks), kBlock, 0, stream>>>(data_of<T>(pre), data_of<T>(y), y.size());
+  SNUG_CUDA_LAUNCHED("activation");
+}
+
 }  // namespace
 
 void launch_activation(Activation activation, const Tensor& pre, const Tensor& y, const Launch& call) {
-  SNUG_CHECK(pre.size() == y.size() && pre.dtype == y.dtype);
-  const int64_t blocks = ceil_div(y.size(), kBlock * kVectors * kEight);
   with_type(y.dtype, [&]<class T>() {
     with_bending(activation, [&]<Activation kActivation>() {
-      activation_kernel<T, kActivation>
-          <<<unsigned(blocks), kBlock, 0, call.stream>>>(data_of<T>(pre), data_of<T>(y), y.size());
-      SNUG_CUDA_LAUNCHED("activation");
+      start<T>(activation_kernel<T, kActivation, Argument::kStays>, pre, y, call.stream);
+    });
+  });
+}
+
+void launch_gelu_and_slope(Activation form, const Tensor& pre, const Tensor& y, const Launch& call) {
+  with_type(y.dtype, [&]<class T>() {
+    with_gelu(form, [&]<Activation kForm>() {
+      start<T>(activation_kernel<T, kForm, Argument::kBecomesSlope>, pre, y, call.stream);
     });
   });
 }
@@ -101,7 +128,9 @@ void launch(const LinearEpilogueGradient& op, const Launch& call) {
             data_of<T>(dy), bends ? data_of<T>(call.in[1]) : nullptr, int(dy.cols)};
         launch_column_sums(term, dy.rows, dy.cols, partials, {{db.f32()}}, call.stream);
       };
-      bends ? with_bending(op.activation, launch_term) : launch_term.template operator()<Activation::kNone>();
+      if (!bends) return launch_term.template operator()<Activation::kNone>();
+      if (op.activation == Activation::kKeptSlope) return launch_term.template operator()<Activation::kKeptSlope>();
+      with_bending(op.activation, launch_term);
     });
   });
 }

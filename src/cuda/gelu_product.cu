@@ -8,25 +8,33 @@ namespace {
 
 using namespace gelu_kernels;
 
-// Calls f with the type, the form of GELU, and whether the inner dimension runs across the weight's rows.
+// Calls f with the type, what the kernel does with which form of GELU, and whether the inner dimension runs across the
+// weight's rows.
 template <class F>
 void with_case(const ProductShape& shape, const F& f) {
   const bool gradient = shape.kind == ProductKind::kInputGradient, out_in = shape.layout == WeightLayout::kOutIn;
   const auto typed = [&]<class T>() {
-    const auto formed = [&]<Activation kActivation>() {
-      gradient == out_in ? f.template operator()<T, kActivation, 1>() : f.template operator()<T, kActivation, 0>();
+    const auto formed = [&]<Activation kActivation, Role kRole>() {
+      gradient == out_in ? f.template operator()<T, kActivation, kRole, 1>() : f.template operator()<T, kActivation, kRole, 0>();
     };
-    shape.gelu_form == Activation::kGelu ? formed.template operator()<Activation::kGelu>()
-                                         : formed.template operator()<Activation::kGeluTanh>();
+    if (gradient && shape.gelu_form == Activation::kKeptSlope) {
+      return formed.template operator()<Activation::kKeptSlope, Role::kGradient>();
+    }
+    with_gelu(shape.gelu_form, [&]<Activation kForm>() {
+      if (gradient) return formed.template operator()<kForm, Role::kGradient>();
+      if (shape.gelu == ProductGelu::kKeepsSlope) return formed.template operator()<kForm, Role::kForwardWithSlope>();
+      formed.template operator()<kForm, Role::kForward>();
+    });
   };
   shape.dtype == DType::kBF16 ? typed.template operator()<__nv_bfloat16>() : typed.template operator()<__half>();
 }
 
-constexpr int64_t kTileRows = Tile<true>::kRows;
+constexpr int64_t kTileRows = Tile<Role::kGradient>::kRows;
 
-template <class T, Activation kActivation, bool kGradient, int kAcrossRight>
+template <class T, Activation kActivation, Role kRole, int kAcrossRight>
 void start(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace, cudaStream_t stream) {
-  using Tile = gelu_kernels::Tile<kGradient>;
+  using Tile = gelu_kernels::Tile<kRole>;
+  constexpr bool kGradient = Tile::kGradient;
   const int64_t cols = kGradient ? shape.in : shape.out, depth = kGradient ? shape.out : shape.in;
   Arguments a = {};
   a.left = tensor_map({tensors.left, shape.rows, depth, Tile::kRows});
@@ -44,7 +52,7 @@ void start(const ProductShape& shape, const ProductTensors& tensors, std::span<s
   a.column_tiles = int(ceil_div(cols, Tile::kColumns));
   const int blocks = std::min(a.row_tiles * a.column_tiles, device_limits().multiprocessors);
 
-  auto* const kernel = gelu_product_kernel<T, kActivation, kGradient, kAcrossRight>;
+  auto* const kernel = gelu_product_kernel<T, kActivation, kRole, kAcrossRight>;
   SNUG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(Tile::kSharedBytes)));
   kernel<<<unsigned(blocks), kThreads, Tile::kSharedBytes, stream>>>(a);
   SNUG_CUDA_LAUNCHED("gelu_product");
@@ -54,7 +62,7 @@ void start(const ProductShape& shape, const ProductTensors& tensors, std::span<s
 }
 
 bool built_for_this_device() {
-  static const bool built = has_hopper_body(gelu_product_kernel<__half, Activation::kGelu, false, 0>);
+  static const bool built = has_hopper_body(gelu_product_kernel<__half, Activation::kGelu, Role::kForward, 0>);
   return built;
 }
 
@@ -71,9 +79,8 @@ bool has_gelu_product(const ProductShape& shape, size_t workspace_bytes) {
 void launch_gelu_product(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
                          cudaStream_t stream) {
   SNUG_CHECK(has_gelu_product(shape, workspace.size()) && tensors.scale == 1.0f);
-  with_case(shape, [&]<class T, Activation kActivation, int kAcrossRight>() {
-    shape.kind == ProductKind::kInputGradient ? start<T, kActivation, true, kAcrossRight>(shape, tensors, workspace, stream)
-                                              : start<T, kActivation, false, kAcrossRight>(shape, tensors, workspace, stream);
+  with_case(shape, [&]<class T, Activation kActivation, Role kRole, int kAcrossRight>() {
+    start<T, kActivation, kRole, kAcrossRight>(shape, tensors, workspace, stream);
   });
 }
 

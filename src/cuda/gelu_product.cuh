@@ -16,10 +16,10 @@ struct Arguments {
   CUtensorMap left;      // [rows, depth]
   CUtensorMap right;     // [cols, depth], or [depth, cols]
   CUtensorMap result;    // [rows, cols]
-  CUtensorMap argument;  // of GELU, the same
+  CUtensorMap argument;  // of GELU, or the slope there, the same
   const void* bias;      // [cols], forward only; null: none
   float* sums;           // [pieces, cols], a piece for each warp's rows of a tile; gradient only; null: not wanted
-  bool keeps;            // whether a forward product writes the argument
+  bool keeps;            // whether a forward product writes the argument or the slope
   int rows, cols;
   int depth_steps;  // tiles of the inner dimension
   int row_tiles, column_tiles;
@@ -33,8 +33,11 @@ inline constexpr uint32_t kMostShared = 227 * 1024 - 256;    // less the barrier
 inline constexpr uint32_t kWarpTile = 16 * kRowBytes;        // 16 rows and kChunk columns of the result: a warp's
 inline constexpr uint32_t kSideBytes = kDepth * kRowBytes;  // from one chunk of columns to the next, MN-major
 
-template <bool kGradient>
+enum class Role { kForward, kForwardWithSlope, kGradient };
+
+template <Role kRole>
 struct Tile {
+  static constexpr bool kGradient = kRole == Role::kGradient;
   static constexpr int kRows = 128, kColumns = 128;
   static constexpr int kRowBlocks = kRows / 64, kBlocks = kColumns / 8, kChunks = kColumns / kChunk;
   static constexpr uint32_t kLeftBytes = kRows * kRowBytes, kStageBytes = kLeftBytes + kColumns * kRowBytes;
@@ -113,9 +116,10 @@ __device__ __forceinline__ void copy_factors(const Arguments& a, const Block<Til
   }
 }
 
-template <class T, Activation kActivation, bool kGradient, int kAcrossRight>
+template <class T, Activation kActivation, Role kRole, int kAcrossRight>
 struct Math {
-  using Tile = gelu_kernels::Tile<kGradient>;
+  static constexpr bool kGradient = kRole == Role::kGradient, kSlope = kRole == Role::kForwardWithSlope;
+  using Tile = gelu_kernels::Tile<kRole>;
 
   const Arguments& a;
   const Block<Tile>& block;
@@ -219,7 +223,7 @@ struct Math {
       if (chunk + 1 < Tile::kChunks) memcpy(bias, next, sizeof(bias));
     }
   }
-  // The argument to `pre_tile`, the result to the tile behind it.
+  // The argument or the slope to `pre_tile`, the result to the tile behind it.
   __device__ __forceinline__ void write_chunk(const float (&acc)[Tile::kBlocks][4], int chunk, const Bias& bias,
                                               uint32_t pre_tile, int row, int column) const {
     const uint32_t tile = pre_tile + kWarpTile;
@@ -238,7 +242,9 @@ struct Math {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float2 x = unpacked<T>(pre[i]);
-        y[i] = packed<T>(activate<kActivation>(x.x), activate<kActivation>(x.y));
+        const Bent first = gelu<kActivation, T>(x.x), second = gelu<kActivation, T>(x.y);
+        y[i] = packed<T>(first.value, second.value);
+        if constexpr (kSlope) pre[i] = packed<T>(first.slope, second.slope);
       }
       if (a.keeps) store_matrices(quarters.at(pre_tile, 0, pair), pre[0], pre[1], pre[2], pre[3]);
       store_matrices(quarters.at(tile, 0, pair), y[0], y[1], y[2], y[3]);
@@ -282,7 +288,8 @@ struct Math {
             const int b = pair + i / 2, half = i % 2 * 2;
             const float* const products = acc[rows][chunk * (kChunk / 8) + b] + half;
             const float2 x = unpacked<T>(words[i]);
-            const float first = products[0] * slope<kActivation>(x.x), second = products[1] * slope<kActivation>(x.y);
+            const float first = products[0] * slope<kActivation, T>(x.x);
+            const float second = products[1] * slope<kActivation, T>(x.y);
             sums[2 * b] += first;
             sums[2 * b + 1] += second;
             words[i] = packed<T>(first, second);
@@ -312,10 +319,10 @@ struct Math {
 
 #endif  // SNUG_HOPPER
 
-template <class T, Activation kActivation, bool kGradient, int kAcrossRight>
+template <class T, Activation kActivation, Role kRole, int kAcrossRight>
 __global__ void __launch_bounds__(kThreads, 1) gelu_product_kernel(const __grid_constant__ Arguments a) {
 #if SNUG_HOPPER
-  using Tile = gelu_kernels::Tile<kGradient>;
+  using Tile = gelu_kernels::Tile<kRole>;
   __shared__ Barriers<Tile> barriers;
   extern __shared__ unsigned char shared_bytes[];
   Block<Tile> block;
@@ -341,7 +348,7 @@ __global__ void __launch_bounds__(kThreads, 1) gelu_product_kernel(const __grid_
     if (threadIdx.x == kMathThreads) copy_factors<kAcrossRight>(a, block);
   } else {
     take_registers<kMathRegisters>();
-    Math<T, kActivation, kGradient, kAcrossRight>{a, block, group}.run();
+    Math<T, kActivation, kRole, kAcrossRight>{a, block, group}.run();
   }
 #endif
 }

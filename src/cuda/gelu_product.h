@@ -15,8 +15,9 @@ namespace snug::cuda {
 // these sizes, with this much workspace.
 bool has_gelu_product(const ProductShape& shape, size_t workspace_bytes);
 
-// y = gelu(argument), argument = x · wᵀ + b as it is rounded for storage, whether it is kept or not; or
-// dx = (dy · w) · slope(argument), and column_sums += its sums over rows where they are wanted.
+// y = gelu(argument), argument = x · wᵀ + b as it is rounded for storage, whether it, the slope there or neither is kept; or
+// dx = (dy · w) · slope, kept or at the argument that is kept and rounded, and column_sums += its sums over rows where they
+// are wanted.
 void launch_gelu_product(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
                          cudaStream_t stream);
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr DType kTypes[] = {DType::kBF16, DType::kF16};
 constexpr WeightLayout kLayouts[] = {WeightLayout::kOutIn, WeightLayout::kInOut};
-constexpr Activation kForms[] = {Activation::kGelu, Activation::kGeluTanh};
+constexpr Activation kForms[] = {Activation::kGelu, Activation::kGeluTanh, Activation::kKeptSlope};
 
 struct Values {
   Values(size_t count, DType dtype, double deviation, std::mt19937& random) : dtype(dtype) {
@@ -51,19 +51,23 @@ class Case {
     std::vector<std::byte> result, argument, sums;
   };
 
+  static constexpr bool keeps(ProductGelu gelu) { return gelu != ProductGelu::kForgets; }
+
   // Twice, which must be the same.
-  Outcome run(bool with_argument, bool with_sums) const {
+  Outcome run(ProductGelu gelu, bool with_sums = false) const { return run(gelu, with_sums, shape_.gelu_form, argument_.bytes()); }
+  Outcome run(ProductGelu gelu, bool with_sums, Activation form, const std::vector<std::byte>& given) const {
     Outcome outcomes[2];
     for (Outcome& outcome : outcomes) {
       const DeviceBytes y(argument_.bytes().size()), sums(before_.bytes()), workspace(kProductWorkspaceBytes);
-      const DeviceBytes argument = gradient_ ? DeviceBytes(argument_.bytes()) : DeviceBytes(y.size());
+      const DeviceBytes argument = gradient_ ? DeviceBytes(given) : DeviceBytes(y.size());
       ProductShape shape = shape_;
-      shape.gelu = gradient_ ? ProductGelu::kGradient : with_argument ? ProductGelu::kKeeps : ProductGelu::kForgets;
+      shape.gelu = gelu;
+      shape.gelu_form = form;
       const ProductTensors tensors{.left = left_bytes_.data(),
                                    .right = weight_bytes_.data(),
                                    .bias = shape.bias ? bias_bytes_.data() : nullptr,
                                    .result = y.data(),
-                                   .argument = with_argument ? argument.data() : nullptr,
+                                   .argument = keeps(gelu) ? argument.data() : nullptr,
                                    .column_sums = with_sums ? sums.data<float>() : nullptr};
       launch_gelu_product(shape, tensors, {workspace.data<std::byte>(), workspace.size()}, gpu_.stream());
       SNUG_CUDA(cudaStreamSynchronize(gpu_.stream()));
@@ -87,48 +91,69 @@ class Case {
   // Large cases are not checked in every element.
   int64_t stride() const { return shape_.rows * cols_ * depth_ > int64_t{48} << 20 ? 37 : 1; }
   double rounding() const { return shape_.dtype == DType::kBF16 ? 0.51 * 0x1p-7 : 0.51 * 0x1p-10; }
+  static constexpr double kGeluError = 8e-6;  // of GELU and its slope in half types
   double sum_error() const { return 8 * 0x1p-23 * std::sqrt(double(depth_)) * 4 + 1e-6; }
 
   void check_forward() const {
-    const Outcome kept = run(true, false), forgotten = run(false, false);
+    const Outcome kept = run(ProductGelu::kKeeps), forgotten = run(ProductGelu::kForgets), bent = run(ProductGelu::kKeepsSlope);
     EXPECT_EQ(kept.result, forgotten.result) << "keeping the argument changes the result";
+    EXPECT_EQ(kept.result, bent.result) << "keeping the slope changes the result";
     const Doubles got = decoded(kept.result, shape_.dtype), pre = decoded(kept.argument, shape_.dtype);
     for (int64_t i = 0; i < shape_.rows * cols_; ++i) {
       const double x = pre[size_t(i)], want = activate(shape_.gelu_form, x);
-      ASSERT_NEAR(got[size_t(i)], want, rounding() * std::abs(want) + 2e-6 * (1.0 + std::abs(x))) << place(i);
+      ASSERT_NEAR(got[size_t(i)], want, rounding() * std::abs(want) + kGeluError) << place(i);
       if (i % stride() != 0) continue;
       const double sum = product(i / cols_, i % cols_) + (shape_.bias ? bias_.at[size_t(i % cols_)] : 0.0);
       ASSERT_NEAR(x, sum, sum_error() + rounding() * std::abs(sum)) << place(i);
     }
-    const DeviceBytes from(kept.argument), to(kept.result.size());
-    launch_activation(shape_.gelu_form, {from.data(), shape_.dtype, shape_.rows, cols_},
-                      {to.data(), shape_.dtype, shape_.rows, cols_},
-                      {.in = {}, .out = {}, .workspace = {}, .stream = gpu_.stream()});
+    const Outcome alone = activation_alone(kept.argument);
+    EXPECT_EQ(alone.result, kept.result) << "not what the activation alone makes of the argument";
+    EXPECT_EQ(alone.argument, bent.argument) << "nor the slope";
+  }
+
+  // GELU and its slope at an argument, as kernels of their own.
+  Outcome activation_alone(const std::vector<std::byte>& argument) const {
+    const DeviceBytes from(argument), to(argument.size());
+    launch_gelu_and_slope(shape_.gelu_form, {from.data(), shape_.dtype, shape_.rows, cols_},
+                          {to.data(), shape_.dtype, shape_.rows, cols_},
+                          {.in = {}, .out = {}, .workspace = {}, .stream = gpu_.stream()});
     SNUG_CUDA(cudaStreamSynchronize(gpu_.stream()));
-    EXPECT_EQ(to.download(), kept.result) << "not what the activation alone makes of the argument";
+    return {to.download(), from.download(), {}};
   }
 
   void check_gradient() const {
-    const Outcome with_sums = run(true, true), without = run(true, false);
+    const Outcome with_sums = run(ProductGelu::kGradient, true), without = run(ProductGelu::kGradient);
+    const bool by_slope = shape_.gelu_form == Activation::kKeptSlope;
+    if (!by_slope) {
+      const Outcome same = run(ProductGelu::kGradient, true, Activation::kKeptSlope, activation_alone(argument_.bytes()).argument);
+      EXPECT_EQ(same.result, with_sums.result) << "keeping the slope changes the gradient";
+      EXPECT_EQ(same.sums, with_sums.sums);
+    }
     EXPECT_EQ(with_sums.result, without.result) << "sums change the result";
     EXPECT_EQ(without.sums, before_.bytes());
     const Doubles got = decoded(with_sums.result, shape_.dtype), sums = decoded(with_sums.sums, DType::kF32);
-    Doubles total(size_t(cols_), 0.0), size = total;
+    // A slope at an argument is rounded before it is used. Such errors have no preferred sign: they add up as squares do.
+    Doubles total(size_t(cols_), 0.0), size = total, reach = total, squares = total;
     for (int64_t i = 0; i < shape_.rows * cols_; ++i) {
       ASSERT_FALSE(std::isnan(got[size_t(i)])) << place(i);
       double value = got[size_t(i)];
       if (i % stride() == 0) {
         const double x = argument_.at[size_t(i)], sum = product(i / cols_, i % cols_);
-        value = sum * slope(shape_.gelu_form, x);
-        ASSERT_NEAR(got[size_t(i)], value, 1.13 * sum_error() + rounding() * std::abs(value) + 4e-6 * std::abs(sum))
+        const double s = slope(shape_.gelu_form, x), slope_error = by_slope ? 0.0 : rounding() * std::abs(s) + kGeluError;
+        value = sum * s;
+        ASSERT_NEAR(got[size_t(i)], value,
+                    std::max(1.13, std::abs(s)) * sum_error() + rounding() * std::abs(value) + 1.01 * slope_error * std::abs(sum))
             << place(i);
+        reach[size_t(i % cols_)] += std::abs(sum);
       }
+      squares[size_t(i % cols_)] += value * value;
       total[size_t(i % cols_)] += value;
       size[size_t(i % cols_)] += std::abs(value);
     }
     for (int64_t j = 0; j < cols_; ++j) {
       const double error = stride() == 1 ? 2e-5 : rounding();
-      ASSERT_NEAR(sums[size_t(j)], before_.at[size_t(j)] + total[size_t(j)], error * size[size_t(j)] + 1e-5) << j;
+      const double by_argument = by_slope ? 0.0 : 4.0 * rounding() * std::sqrt(squares[size_t(j)]) + kGeluError * reach[size_t(j)];
+      ASSERT_NEAR(sums[size_t(j)], before_.at[size_t(j)] + total[size_t(j)], error * size[size_t(j)] + by_argument + 1e-5) << j;
     }
   }
 
@@ -160,7 +185,7 @@ void check(const Gpu& gpu, const ProductShape& shape) {
 void check_both_kinds(const Gpu& gpu, ProductShape shape) {
   shape.kind = ProductKind::kForward;
   shape.bias = shape.rows % 2 == 1;
-  check(gpu, shape);
+  if (is_gelu(shape.gelu_form)) check(gpu, shape);
   shape.kind = ProductKind::kInputGradient;
   shape.bias = false;
   std::swap(shape.in, shape.out);  // a layer's way back is the one through the layer above

@@ -93,5 +93,7 @@ void add_adapters(const Adapters& adapters, std::span<const Tensor> pairs, const
 
 // The activation of a linear layer behind its product: y = activation(pre), elementwise over [rows, cols].
 void launch_activation(Activation activation, const Tensor& pre, const Tensor& y, const Launch& call);
+// The same for a form of GELU, and pre = its slope there.
+void launch_gelu_and_slope(Activation form, const Tensor& pre, const Tensor& y, const Launch& call);
 
 }  // namespace snug::cuda

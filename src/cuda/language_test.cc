@@ -93,7 +93,9 @@ TEST(CudaLinear, MatchesTheCpu) {
                                           << int(activation) << ", " << in << " to " << out);
           const PackedBatch packed(kBatches[seed % kBatches.size()], seed);
           CudaCase c(packed, packed.batch.dims, seed);
-          check_linear(c, dtype, {activation, layout}, in, out, activation != Activation::kNone && seed % 2 == 0);
+          const bool keeps = activation != Activation::kNone && seed % 2 == 0;
+          check_linear(c, dtype, {activation, layout}, in, out, keeps);
+          if (keeps) check_linear(c, dtype, {.activation = activation, .layout = layout, .keeps_slope = true}, in, out, keeps);
           ++seed;
         }
       }

@@ -21,8 +21,6 @@ ProductShape adapter_shape(ProductKind kind, const Tensor& u, const Tensor& up, 
   return {.kind = kind, .dtype = u.dtype, .rows = u.rows, .in = up.cols, .out = up.rows, .out_stride = y.cols};
 }
 
-bool is_gelu(Activation activation) { return activation == Activation::kGelu || activation == Activation::kGeluTanh; }
-
 void* column_of(const Tensor& y, int64_t column) {
   return static_cast<std::byte*>(y.data) + size_t(column) * dtype_bytes(y.dtype);
 }
@@ -37,9 +35,13 @@ void launch(const Linear& op, const Launch& call) {
   const Tensor kept = call.out.size() > 1 ? call.out[1] : Tensor();
   const Tensor& pre = kept ? kept : y;
   ProductTensors tensors{.left = x.data, .right = w.data, .bias = b.data, .result = y.data, .argument = kept.data};
-  const auto activation = [&] { launch_activation(op.spec.activation, pre, y, call); };
+  const bool slopes = op.spec.keeps_slope && kept;
+  const auto activation = [&] {
+    slopes ? launch_gelu_and_slope(op.spec.activation, pre, y, call) : launch_activation(op.spec.activation, pre, y, call);
+  };
   const bool adapted = !op.spec.adapters.first_columns.empty();
   if (is_gelu(op.spec.activation) && !adapted) {
+    shape.gelu = slopes ? ProductGelu::kKeepsSlope : kept ? ProductGelu::kKeeps : ProductGelu::kForgets;
     shape.gelu_form = op.spec.activation;
     return call.products->run_with_gelu(shape, tensors, call.workspace, call.stream, {.without_gelu = activation});
   }
@@ -81,8 +83,9 @@ void launch(const LinearInputGradient& op, const Launch& call) {
   shape.accumulate = op.accumulate;
   ProductTensors tensors{.left = dy.data, .right = w.data, .result = dx.data};
   if (op.activation == Activation::kNone) return call.products->run(shape, tensors, call.workspace, call.stream);
-  SNUG_CHECK(is_gelu(op.activation) && !op.accumulate);
+  SNUG_CHECK((is_gelu(op.activation) || op.activation == Activation::kKeptSlope) && !op.accumulate);
   const Tensor &kept = call.in[2], &db = call.out[1];
+  shape.gelu = ProductGelu::kGradient;
   shape.gelu_form = op.activation;
   tensors.argument = kept.data;
   tensors.column_sums = db.f32();

@@ -139,6 +139,15 @@ ProductShape shape_of(const Json& entry) {
 }
 constexpr size_t kShapeFields = 12;
 
+// The shape that a choice is made for. By slopes as by arguments of the erf form, which has the same ways: so results do not
+// depend on which of the two is kept.
+ProductShape chosen_as(ProductShape shape) {
+  const bool keeps = shape.gelu == ProductGelu::kKeepsSlope;
+  if (keeps) shape.gelu = ProductGelu::kKeeps;
+  if (keeps || shape.gelu_form == Activation::kKeptSlope) shape.gelu_form = Activation::kGelu;
+  return shape;
+}
+
 // A factor as the library sees it.
 struct Factor {
   int64_t rows = 0, cols = 0, stride = 0;  // as stored, column-major
@@ -149,7 +158,7 @@ struct Factor {
 
 bool may_fuse_gelu(const ProductShape& shape) {
   if (shape.kind == ProductKind::kWeightGradient || shape.dtype == DType::kF32) return false;
-  if (shape.gelu_form != Activation::kGeluTanh) return false;
+  if (shape.gelu_form != Activation::kGeluTanh || shape.gelu == ProductGelu::kKeepsSlope) return false;
   const int64_t cols = shape.kind == ProductKind::kForward ? shape.out : shape.in;
   return cols % 8 == 0 && shape.out_stride == 0 && !shape.accumulate;
 }
@@ -272,25 +281,22 @@ std::span<std::byte> Products::room(size_t counter_bytes, std::span<std::byte> w
 
 void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
                              cudaStream_t stream, const BehindProduct& behind) {
-  ProductShape fused = shape;
-  fused.gelu = shape.kind == ProductKind::kInputGradient ? ProductGelu::kGradient
-               : tensors.argument != nullptr             ? ProductGelu::kKeeps
-                                                         : ProductGelu::kForgets;
   const auto do_it = [&](Way way) {
-    if (way == Way::kOwn) return launch_gelu_product(fused, tensors, workspace, stream);
+    if (way == Way::kOwn) return launch_gelu_product(shape, tensors, workspace, stream);
     if (way == Way::kLibrary) {
-      run(fused, tensors, workspace, stream);
+      run(shape, tensors, workspace, stream);
       return behind.with_gelu();
     }
     ProductTensors first = tensors;
-    if (fused.gelu == ProductGelu::kKeeps) first.result = tensors.argument;
-    ProductShape plain = shape;
-    plain.gelu_form = ProductShape().gelu_form;  // the same product, and the same bits, as where no GELU follows
+    if (shape.kind == ProductKind::kForward && tensors.argument != nullptr) first.result = tensors.argument;
+    ProductShape plain = shape;  // the same product, and the same bits, as where no GELU follows
+    plain.gelu = ProductShape().gelu;
+    plain.gelu_form = ProductShape().gelu_form;
     run(plain, first, workspace, stream);
     behind.without_gelu();
   };
-  const Ways there = {.library = shape.rows > 0 && may_fuse_gelu(fused), .own = has_gelu_product(fused, workspace.size())};
-  do_it(fastest_way(fused, there, tensors, workspace, stream, do_it));
+  const Ways there = {.library = shape.rows > 0 && may_fuse_gelu(shape), .own = has_gelu_product(shape, workspace.size())};
+  do_it(fastest_way(chosen_as(shape), there, tensors, workspace, stream, do_it));
 }
 
 const Products::Choice& Products::choice(const ProductShape& shape, const Descriptors& descriptors,

@@ -31,9 +31,9 @@ enum class ProductKind : uint8_t {
   kWeightGradient,  // dw[out, in] += dy[rows, out]ᵀ · x[rows, in], in fp32
 };
 
-// What is done behind a product: GELU behind a forward one, of which the argument is kept or not, or GELU's gradient at
-// that argument behind one for the input's gradient.
-enum class ProductGelu : uint8_t { kNone, kForgets, kKeeps, kGradient };
+// What is done behind a product: GELU behind a forward one, of which the argument is kept or the slope there or neither, or
+// GELU's gradient by what was kept behind one for the input's gradient.
+enum class ProductGelu : uint8_t { kNone, kForgets, kKeeps, kGradient, kKeepsSlope };
 
 struct ProductShape {
   ProductKind kind = ProductKind::kForward;
@@ -45,7 +45,7 @@ struct ProductShape {
   int64_t out_stride = 0;  // elements from one row of y or dy to the next; 0: out
   ProductGelu gelu = ProductGelu::kNone;  // see may_fuse_gelu() and has_gelu_product()
   bool overwrite = false;                 // kWeightGradient only: = instead of +=
-  Activation gelu_form = Activation::kGeluTanh;  // or kGelu
+  Activation gelu_form = Activation::kGeluTanh;  // or kGelu, or for kGradient kKeptSlope
 
   auto operator<=>(const ProductShape&) const = default;
 };
@@ -55,7 +55,7 @@ struct ProductTensors {
   const void* right = nullptr;  // w, or x for kWeightGradient
   const void* bias = nullptr;
   void* result = nullptr;
-  void* argument = nullptr;  // of GELU, of the shape of the result
+  void* argument = nullptr;  // of GELU, or the slope there, of the shape of the result
   float scale = 1.0f;        // of the product
   float* column_sums = nullptr;  // += the sums over rows of a result with GELU's gradient; null: not wanted
 };
@@ -67,7 +67,7 @@ struct BehindProduct {
   std::function<void()> with_gelu = [] {};
 };
 
-// Whether the library may know the product with GELU: half types, and the tanh form only.
+// Whether the library may know the product with GELU: half types, and the tanh form by its argument only.
 bool may_fuse_gelu(const ProductShape& shape);
 
 class Products {
@@ -78,10 +78,9 @@ class Products {
   Products(const Products&) = delete;
 
   void run(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace, cudaStream_t stream);
-  // A forward product and GELU behind it, or one for the input's gradient and GELU's gradient behind it, in one where
-  // that was measured to be faster, and what is left to do, which is nothing behind a kernel of ours. Without GELU a
-  // forward product writes the argument, where it is kept, and else the result. column_sums is for our kernels: `behind`
-  // adds them otherwise.
+  // A product and what its shape says is done behind it, in one where that was measured to be faster, and what is left to
+  // do, which is nothing behind a kernel of ours. Without GELU a forward product writes the argument, where that or the
+  // slope is kept, and else the result. column_sums is for our kernels: `behind` adds them otherwise.
   void run_with_gelu(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
                      cudaStream_t stream, const BehindProduct& behind);
   // How choices are made from here on. free_factors: the memory of factors holds nothing yet, and gets numbers like real

@@ -226,13 +226,24 @@ TEST(CudaProducts, MatchFp64WithGelu) {
   });
 }
 
+TEST(CudaProducts, TheLibraryKnowsNoSlopes) {
+  ProductShape shape{.dtype = DType::kBF16, .rows = 64, .in = 64, .out = 64, .gelu = ProductGelu::kKeeps};
+  EXPECT_TRUE(may_fuse_gelu(shape));
+  shape.gelu = ProductGelu::kKeepsSlope;
+  EXPECT_FALSE(may_fuse_gelu(shape));
+  shape = {.kind = ProductKind::kInputGradient, .dtype = DType::kBF16, .rows = 64, .in = 64, .out = 64, .gelu = ProductGelu::kGradient};
+  EXPECT_TRUE(may_fuse_gelu(shape));
+  shape.gelu_form = Activation::kKeptSlope;
+  EXPECT_FALSE(may_fuse_gelu(shape));
+}
+
 // Whatever was chosen, the second step is left out exactly where the first did it.
 TEST(CudaProducts, GeluIsAppliedOnce) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
   const std::filesystem::path cache = testing::TempDir() + "snug-products-test";
   std::filesystem::remove_all(cache);
-  const ProductShape shape{.dtype = DType::kF16, .rows = 64, .in = 64, .out = 64};
+  const ProductShape shape{.dtype = DType::kF16, .rows = 64, .in = 64, .out = 64, .gelu = ProductGelu::kKeeps};
   const DeviceBytes x(encoded(Doubles(64 * 64, 0.25), DType::kF16)), y(size_t{64 * 64 * 2}), pre(size_t{64 * 64 * 2});
   const DeviceBytes workspace(kProductWorkspaceBytes);
   const std::span<std::byte> scratch(workspace.data<std::byte>(), kProductWorkspaceBytes);
@@ -282,7 +293,8 @@ TEST(CudaLinearInputGradient, GoesOnThroughTheEpilogueBelow) {
         const TensorDesc weight = {dtype, Rows::kFixed, out_in ? out : in, out_in ? in : out};
         const ValueId dy = c.random(tokens(out), 1.0, 0.0, 0.0), w = c.random(weight, 1.0 / std::sqrt(double(out)));
         const ValueId db = seed % 4 ? c.target({DType::kF32, Rows::kFixed, 1, in}, true) : kNoValue;
-        const LinearInputGradient op(false, layout, seed % 2 ? Activation::kGelu : Activation::kGeluTanh);
+        constexpr Activation kKept[] = {Activation::kGelu, Activation::kGeluTanh, Activation::kKeptSlope};
+        const LinearInputGradient op(false, layout, kKept[seed / 2 % 3]);
         const std::vector<ValueId> inputs = {dy, w, c.random(tokens(in), 2.0)}, outputs = {c.output(tokens(in)), db};
         c.warm_up(op, inputs, outputs);
         c.check(op, inputs, outputs, 4.0, dtype_error(dtype));

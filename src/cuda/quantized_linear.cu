@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kPlaceBlock) finish_kernel(const FinishArgumen
   if (a.pre) store<true>(a.pre + row * a.cols, column, a.cols, rounded);
   values = unpack(rounded);  // y is what it would be if made again from what is kept
 #pragma unroll
-  for (int i = 0; i < kEight; ++i) values.at[i] = activate<kActivation>(values.at[i]);
+  for (int i = 0; i < kEight; ++i) values.at[i] = activate<kActivation, T>(values.at[i]);
   store_eight<true>(a.y + row * a.cols, column, a.cols, values);
 }
 
