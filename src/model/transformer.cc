@@ -463,6 +463,7 @@ StepGraph GraphWriter::finish(ValueId loss, ValueId result) {
     append_backward(graph_, recompute);
     fuse_bias_gradients(graph_);
     fuse_activation_gradients(graph_);
+    keep_slopes(graph_);
     if (options_.activations_outside) move_activations_outside(graph_, recompute);
     if (options_.gradients_outside) move_gradients_outside(graph_);
   }
