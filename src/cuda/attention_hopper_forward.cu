@@ -1,19 +1,22 @@
 // Forward attention on Hopper's warpgroup products, for heads of 64. A warpgroup takes 64 queries of one head, a block
-// two warpgroups, and all walk the keys of the sequence. The scores of one tile of keys and the output of the one
-// before are computed together; two blocks share a multiprocessor, so that one has exponents to take and masks to draw while
+// two warpgroups, and all walk the keys of the sequence, which the copy engine brings some tiles ahead; the warpgroups
+// wait for tiles, not for each other. The scores of one tile of keys and the output of the one before are computed together; two blocks share a multiprocessor, so that one has exponents to take and masks to draw while
 // the other multiplies.
 //
 // Neither warpgroups that take turns at the tensor cores nor draws placed between the start of the products and their
 // end were faster on an H200: there the lanes' instructions are what takes time.
 
 #include "cuda/attention_hopper.cuh"
+#include "cuda/tensor_copies.cuh"
 
 namespace snug::cuda::attention_kernels {
 namespace {
 
 constexpr int kGroups = 2, kThreads = kGroups * kGroupThreads, kQueries = 64 * kGroups, kKeys = 64;
-// The output of a tile is computed one tile later, while the next one is on its way: three are in use.
-constexpr int kStages = 3;
+// The output of a tile is computed one tile later, while the next two are on their way. The first warp starts the copies
+// and may be up to a tile ahead of others.
+constexpr int kStages = 4, kAhead = 2, kWarps = kThreads / kWarp;
+static_assert(kStages >= kAhead + 2);
 constexpr uint32_t kKeyTile = kKeys * kRowBytes, kStageBytes = 2 * kKeyTile, kQueryTile = kQueries * kRowBytes;
 constexpr size_t kBytes = kTileAlign + kQueryTile + kStages * kStageBytes;
 
@@ -22,46 +25,97 @@ constexpr int64_t kShort = 192;
 // As in attention_forward.cu.
 [[maybe_unused]] constexpr float kSlack = 8.0f;
 
+template <class T>
+struct ForwardArguments : Arguments<T> {
+  CUtensorMap key_tiles;  // of qkv: 64 columns of kKeys rows, in the order of KeyOfColumn
+};
+
+// In shared memory.
+struct Block {
+  Place place;
+  int real_tokens;
+  uint64_t full[kStages], empty[kStages];  // barriers
+};
+
 template <class T, bool kDropout>
-__global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __grid_constant__ Arguments<T> a) {
+__global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __grid_constant__ ForwardArguments<T> a) {
 #if SNUG_HOPPER
-  __shared__ Place shared_place;
+  // What is the same for all lanes of a warp: the compiler is told.
+  const auto in_warp = [](int x) { return __shfl_sync(0xffffffffu, x, 0); };
+  __shared__ Block block;
   extern __shared__ unsigned char shared_bytes[];
   const uint32_t first_byte = shared_address(shared_bytes);
   const uint32_t q_tile = (first_byte + kTileAlign - 1) / kTileAlign * kTileAlign, kv_tiles = q_tile + kQueryTile;
   const int hidden = a.heads * kHopperDim, stride = 3 * hidden;
-  if (threadIdx.x == 0) shared_place = place_of(a);
+  const uint32_t full = shared_address(block.full), empty = shared_address(block.empty);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      init_barrier(full + i * 8, 1);
+      init_barrier(empty + i * 8, kWarps);
+    }
+    show_barriers();
+    block.place = place_of(a);
+    block.real_tokens = a.state->tokens;
+  }
   __syncthreads();
-  const Place place = shared_place;
+  const Place place = block.place;
   // With a causal mask the last tiles take longest: they start first.
   const int query0 = (a.tiles - 1 - place.tile) * kQueries;
-  const bool empty = query0 >= place.length;
+  const bool no_queries = query0 >= place.length;
   const int keys = a.causal ? min(place.length, query0 + kQueries) : place.length;
-  const int tiles = (keys + kKeys - 1) / kKeys;
+  const int tiles = in_warp((keys + kKeys - 1) / kKeys);
   const T* const q = a.qkv + int64_t(place.start) * stride + place.head * kHopperDim;
 
-  const auto copy_keys = [&](int tile) {
-    const uint32_t to = kv_tiles + uint32_t(tile % kStages) * kStageBytes;
-    copy_tile<kHopperDim, kKeys, kThreads>(to, q + hidden, stride, tile * kKeys, place.length, KeyOfColumn());
-    copy_tile<kHopperDim, kKeys, kThreads>(to + kKeyTile, q + 2 * hidden, stride, tile * kKeys, place.length,
-                                           KeyOfColumn());
-    end_copies();
+  const int warp = in_warp(int(threadIdx.x) / kWarp), group = warp / (kGroupThreads / kWarp);
+  const int lane = int(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
+
+  const auto keys_at = [&](int tile) { return kv_tiles + uint32_t(tile) % kStages * kStageBytes; };
+  const auto barrier_of = [&](int tile) { return uint32_t(tile) % kStages * 8; };
+  const auto await_keys = [&](int tile) { await(full + barrier_of(tile), uint32_t(tile) / kStages & 1); };
+  const auto leave_keys = [&](int tile) {
+    if (lane == 0) arrive(empty + barrier_of(tile));
   };
-  const auto finish_copies = [&] {
-    wait_for_copies();
-    show_to_products();
-    __syncthreads();
+  const int whole_tiles = in_warp((block.real_tokens - place.start) / kKeys);
+  // By a whole warp. Keys behind the end of the sequence are hidden, but their values are multiplied with zeros: those
+  // of the next sequence may come along, what is behind all sequences not.
+  const auto request_keys = [&](int tile) {
+    await(empty + barrier_of(tile), (uint32_t(tile) / kStages & 1) ^ 1);
+    const uint32_t to = keys_at(tile), barrier = full + barrier_of(tile);
+    if (tile < whole_tiles) {
+      if (lane == 0) {
+        const int row = place.start + tile * kKeys, column = hidden + place.head * kHopperDim;
+        arrive_for_bytes(barrier, kStageBytes);
+        copy_in_steps(to, a.key_tiles, row, column, barrier);
+        copy_in_steps(to + kKeyTile, a.key_tiles, row, column + hidden, barrier);
+      }
+    } else {
+#pragma unroll 1  // few registers matter more here
+      for (int row0 = 0; row0 < kKeys; row0 += kWarp / 8) {
+        const int row = row0 + lane / 8, key = tile * kKeys + KeyOfColumn()(row);
+        const T* const from = q + hidden + int64_t(key) * stride + lane % 8 * 8;
+        const uint32_t chunk = to + chunk_offset<kHopperDim>(row, lane % 8);
+        copy_chunk(chunk, from, key < place.length);
+        copy_chunk(chunk + kKeyTile, from + hidden, key < place.length);
+      }
+      end_copies();
+      wait_for_copies();
+      show_to_products();
+      __syncwarp();
+      if (lane == 0) arrive(barrier);
+    }
+    __syncwarp();
   };
-  if (!empty) {
+  if (!no_queries) {
+    if (warp == 0) {
+      for (int tile = 0; tile <= min(kAhead, tiles - 1); ++tile) request_keys(tile);
+    }
     copy_tile<kHopperDim, kQueries, kThreads>(q_tile, q, stride, query0, place.length, SameRow());
-    copy_keys(0);
+    end_copies();
   }
   zero_padding(reinterpret_cast<uint4*>(a.o), hidden / 8, a.state->tokens, a.tokens);
   if (a.lse) zero_padding(a.lse, a.heads, a.state->tokens, a.tokens);
-  if (empty) return;
+  if (no_queries) return;
 
-  const int group = __shfl_sync(0xffffffffu, int(threadIdx.x) / kGroupThreads, 0);
-  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
   const int group0 = query0 + group * 64, row0 = query0 + warp * 16;  // first queries of the warpgroup and of the warp
   const float factor = a.scale * kLog2E;
   DrawRow rows[2];
@@ -72,7 +126,7 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
   float top[2], sum[2] = {};
 
   const auto scores = [&](int tile) {
-    const uint64_t k = tile_descriptor(kv_tiles + uint32_t(tile % kStages) * kStageBytes);
+    const uint64_t k = tile_descriptor(keys_at(tile));
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       const uint32_t(&left)[4] = q_parts[step];
@@ -81,7 +135,7 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
     end_products();
   };
   const auto add_output = [&](int tile) {
-    multiply_packed<T>(out, p, kv_tiles + uint32_t(tile % kStages) * kStageBytes + kKeyTile, tile > 0);
+    multiply_packed<T>(out, p, keys_at(tile) + kKeyTile, tile > 0);
     end_products();
   };
   // Hides what a query does not see, and gives the maxima of the rows.
@@ -131,36 +185,43 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
     }
   };
 
-  finish_copies();
-  if (tiles > 1) copy_keys(1);
-  const bool there = group0 < place.length;
-  int last = 0;  // the tile whose output is still to be added
-  if (there) {
-    const QuarterRows<kHopperDim> quarter_rows(true);
-#pragma unroll
-    for (int step = 0; step < 4; ++step) load_matrices(q_parts[step], quarter_rows.at(q_tile, warp * 16, 2 * step));
-    before_products();
-    scores(0);
-    wait_for_products<0>();
-    pin(s);
-    find_tops(0, top);
-    probabilities(0);
+  wait_for_copies();
+  __syncthreads();
+  if (group0 >= place.length) {
+    // Nothing to do but to let others have the stages.
+    for (int tile = 0; tile + kStages < tiles; ++tile) {
+      await_keys(tile);
+      leave_keys(tile);
+    }
+    return;
   }
-  for (int tile = 1; tile < tiles; ++tile) {
-    finish_copies();
-    if (tile + 1 < tiles) copy_keys(tile + 1);
-    if (!there || (a.causal && tile * kKeys >= group0 + 64)) continue;
+  const QuarterRows<kHopperDim> quarter_rows(true);
+#pragma unroll
+  for (int step = 0; step < 4; ++step) load_matrices(q_parts[step], quarter_rows.at(q_tile, warp * 16, 2 * step));
+  await_keys(0);
+  before_products();
+  scores(0);
+  wait_for_products<0>();
+  pin(s);
+  find_tops(0, top);
+  probabilities(0);
+  // Of the block's tiles the first warpgroup does without the last where all its keys are hidden. All copies have been
+  // started by then.
+  const int own_tiles = a.causal ? min(tiles, group0 / kKeys + 1) : tiles;
+  static_assert(kQueries <= 2 * kKeys && kAhead >= 1);
+  for (int tile = 1; tile < own_tiles; ++tile) {
+    await_keys(tile);
     pin(p);
     before_products();
     scores(tile);
     add_output(tile - 1);
-    last = tile;
     wait_for_products<1>();
     pin(s);
     float new_top[2];
     find_tops(tile, new_top);
     wait_for_products<0>();
     pin(out);
+    leave_keys(tile - 1);
     bool higher = false;
 #pragma unroll
     for (int half = 0; half < 2; ++half) higher |= (new_top[half] - top[half]) * factor > kSlack;
@@ -178,11 +239,11 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
       }
     }
     probabilities(tile);
+    if (warp == 0 && tile + kAhead < tiles) request_keys(tile + kAhead);
   }
-  if (!there) return;
   pin(p);
   before_products();
-  add_output(last);
+  add_output(own_tiles - 1);
   wait_for_products<0>();
   pin(out);
 
@@ -216,13 +277,15 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
 }  // namespace
 
 template <class T>
-bool launch_hopper_forward(Arguments<T> a, const Launch& call) {
+bool launch_hopper_forward(Arguments<T> shared, const Launch& call) {
+  ForwardArguments<T> a = {shared, {}};
   const Dims& dims = call.batch->dims;
   const auto kernel = a.mask.on() ? hopper_forward_kernel<T, true> : hopper_forward_kernel<T, false>;
   if (a.head_dim != kHopperDim || dims.longest <= kShort || !has_hopper_body(kernel)) return false;
   a.tiles = tiles_of(dims.longest, kQueries);
   // Smaller blocks are faster where there are too few of these for two on each multiprocessor.
   if (a.tiles * dims.sequences * a.heads < 2 * device_limits().multiprocessors) return false;
+  a.key_tiles = tensor_map({a.qkv, a.tokens, 3 * a.heads * kHopperDim, 2}, {{4, 8}, {4, 2}, {2, 32}});
   const dim3 grid(unsigned(a.tiles * dims.sequences), unsigned(a.heads));
   start(kernel, grid, kThreads, kBytes, call.stream, a);
   return true;

@@ -361,6 +361,21 @@ TEST_F(CudaAttention, ManySequencesOfSeveralTiles) {
   }
 }
 
+// Whole tiles of keys may be copied up to the last token and not beyond: whatever is there would not be hidden.
+TEST_F(CudaAttention, LastTilesOfTheTensor) {
+  for (int last : {1, 63, 64, 65, 256, 257, 319, 640, 700}) {
+    for (int more_tokens : {0, 5, 100}) {
+      const bool causal = (last + more_tokens) % 2;
+      check_case({.spec = {.heads = 12, .head_dim = 64, .dropout = 0.1f, .site = 3, .causal = causal},
+                  .lengths = {130, 700, 64, last},
+                  .more_tokens = more_tokens,
+                  .more_sequences = 0},
+                 uint64_t(last));
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
 TEST_F(CudaAttention, LongSequences) {
   for (bool causal : {false, true}) {
     check_case({.spec = {.heads = 3, .head_dim = 64, .dropout = 0.1f, .site = 1, .causal = causal},

@@ -20,21 +20,41 @@ Encode find_encode() {
   return reinterpret_cast<Encode>(function);
 }
 
+// Dimensions behind the columns: their sizes, and how many rows apart their elements are.
+struct RowDimension {
+  int64_t size = 0, distance = 1;
+  int box = 0;
+};
+template <int kDimensions>
+CUtensorMap encoded(const CopiedMatrix& matrix, const RowDimension (&rows)[kDimensions]) {
+  static const Encode encode = find_encode();
+  SNUG_CHECK(reinterpret_cast<uintptr_t>(matrix.data) % 16 == 0 && matrix.cols % 8 == 0);
+  cuuint64_t sizes[kDimensions + 1] = {cuuint64_t(matrix.cols)}, distances[kDimensions] = {};
+  cuuint32_t box[kDimensions + 1] = {kRowBytes / 2}, steps[kDimensions + 1] = {1};
+  for (int i = 0; i < kDimensions; ++i) {
+    sizes[i + 1] = cuuint64_t(rows[i].size);
+    distances[i] = cuuint64_t(matrix.cols) * 2 * cuuint64_t(rows[i].distance);
+    box[i + 1] = cuuint32_t(rows[i].box);
+    steps[i + 1] = 1;
+  }
+  CUtensorMap map;
+  // Bits are moved as they are: the type matters for nothing but the elements' size.
+  const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kDimensions + 1, const_cast<void*>(matrix.data),
+                                 sizes, distances, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) fail_call("cuTensorMapEncodeTiled", "a matrix was refused");
+  return map;
+}
+
 }  // namespace
 
 CUtensorMap tensor_map(const CopiedMatrix& matrix) {
-  static const Encode encode = find_encode();
-  SNUG_CHECK(reinterpret_cast<uintptr_t>(matrix.data) % 16 == 0 && matrix.cols % 8 == 0);
-  const cuuint64_t sizes[] = {cuuint64_t(matrix.cols), cuuint64_t(matrix.rows)}, row_bytes = cuuint64_t(matrix.cols) * 2;
-  const cuuint32_t box[] = {kRowBytes / 2, cuuint32_t(matrix.box_rows)}, steps[] = {1, 1};
-  CUtensorMap map;
-  // Bits are moved as they are: the type matters for nothing but the elements' size.
-  const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(matrix.data), sizes, &row_bytes, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) fail_call("cuTensorMapEncodeTiled", "a matrix was refused");
-  return map;
+  return encoded(matrix, {{.size = matrix.rows, .box = matrix.box_rows}});
+}
+CUtensorMap tensor_map(const CopiedMatrix& matrix, const RowStep (&steps)[3]) {
+  RowDimension rows[4] = {{.size = matrix.rows, .box = matrix.box_rows}};
+  for (int i = 0; i < 3; ++i) rows[i + 1] = {steps[i].count, steps[i].distance, steps[i].count};
+  return encoded(matrix, rows);
 }
 
 }  // namespace snug::cuda

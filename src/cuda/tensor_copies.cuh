@@ -17,6 +17,14 @@ struct CopiedMatrix {
 // What the engine is told about it, an argument of kernels. `data` is aligned to 16 bytes, cols is a multiple of 8.
 CUtensorMap tensor_map(const CopiedMatrix& matrix);
 
+// The rows of a box may also lie apart: box_rows next to each other, then in three steps, the first of which changes
+// fastest, `count` times that at `distance` rows from each other. Zeros do not follow where such rows end: only whole
+// boxes within the matrix may be copied.
+struct RowStep {
+  int count = 1, distance = 1;
+};
+CUtensorMap tensor_map(const CopiedMatrix& matrix, const RowStep (&steps)[3]);
+
 #if SNUG_HOPPER
 
 // The barrier's phase lasts until so many more bytes have come; counts as an arrival.
@@ -45,6 +53,15 @@ __device__ __forceinline__ void copy_in(uint32_t to, const CUtensorMap& from, in
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
       "l"(&from), "r"(column), "r"(row), "r"(barrier), "l"(policy)
+      : "memory");
+}
+// The same for a map with three steps of rows.
+__device__ __forceinline__ void copy_in_steps(uint32_t to, const CUtensorMap& from, int row, int column,
+                                              uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %4, %4}], [%5];" ::"r"(to),
+      "l"(&from), "r"(column), "r"(row), "r"(0), "r"(barrier)
       : "memory");
 }
 // Back. What was written to the tile must have been shown to the engine, see show_to_products().
