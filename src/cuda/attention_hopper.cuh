@@ -84,6 +84,16 @@ __device__ __forceinline__ uint32_t kept_halves(const KeepWords& keep, uint32_t 
   asm("prmt.b32 %0, %1, %1, 0xbb99;" : "=r"(bits) : "r"(kept_tops(keep, word)));
   return bits;
 }
+// The same by comparing halves as fp16 numbers: those from 0 to kMostCompared, infinity, are in the order of their bits.
+inline constexpr uint32_t kMostCompared = 0x7c00u;
+#if SNUG_HOPPER
+__device__ __forceinline__ uint32_t kept_halves(uint32_t threshold_twice, uint32_t word) {
+  uint32_t least, bits;
+  asm("min.u16x2 %0, %1, %2;" : "=r"(least) : "r"(word), "r"(threshold_twice));
+  asm("set.eq.u32.f16x2 %0, %1, %2;" : "=r"(bits) : "r"(least), "r"(threshold_twice));
+  return bits;
+}
+#endif
 
 // False: not for this device, this head size or these lengths; nothing was started.
 template <class T>

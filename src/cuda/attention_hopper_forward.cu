@@ -15,7 +15,7 @@ namespace {
 constexpr int kGroups = 2, kThreads = kGroups * kGroupThreads, kQueries = 64 * kGroups, kKeys = 64;
 // The output of a tile is computed one tile later, while the next two are on their way. The first warp starts the copies
 // and may be up to a tile ahead of others.
-constexpr int kStages = 4, kAhead = 2, kWarps = kThreads / kWarp;
+constexpr int kStages = 4, kAhead = 2;
 static_assert(kStages >= kAhead + 2);
 constexpr uint32_t kKeyTile = kKeys * kRowBytes, kStageBytes = 2 * kKeyTile, kQueryTile = kQueries * kRowBytes;
 constexpr size_t kBytes = kTileAlign + kQueryTile + kStages * kStageBytes;
@@ -27,7 +27,8 @@ constexpr int64_t kShort = 192;
 
 template <class T>
 struct ForwardArguments : Arguments<T> {
-  CUtensorMap key_tiles;  // of qkv: 64 columns of kKeys rows, in the order of KeyOfColumn
+  CUtensorMap key_tiles;     // of qkv: 64 columns of kKeys rows, in the order of KeyOfColumn
+  uint32_t threshold_twice;  // the mask's, in both halves
 };
 
 // In shared memory.
@@ -37,9 +38,13 @@ struct Block {
   uint64_t full[kStages], empty[kStages];  // barriers
 };
 
-template <class T, bool kDropout>
+// kHeavy: draws are compared in the way that needs more instructions and knows all thresholds.
+enum class Dropout : uint8_t { kNone, kUsual, kHeavy };
+
+template <class T, Dropout kKind>
 __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __grid_constant__ ForwardArguments<T> a) {
 #if SNUG_HOPPER
+  constexpr bool kDropout = kKind != Dropout::kNone;
   // What is the same for all lanes of a warp: the compiler is told.
   const auto in_warp = [](int x) { return __shfl_sync(0xffffffffu, x, 0); };
   __shared__ Block block;
@@ -51,7 +56,7 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       init_barrier(full + i * 8, 1);
-      init_barrier(empty + i * 8, kWarps);
+      init_barrier(empty + i * 8, kThreads / kWarp);
     }
     show_barriers();
     block.place = place_of(a);
@@ -179,7 +184,8 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
           const float second = exp2_of(fmaf(s[block + i][2 * half + 1], factor, offset));
           sum[half] += first + second;
           p[block + i][half] = packed<T>(first, second);
-          if constexpr (kDropout) p[block + i][half] &= kept_halves(a.keep, words[i]);
+          if constexpr (kKind == Dropout::kUsual) p[block + i][half] &= kept_halves(a.threshold_twice, words[i]);
+          if constexpr (kKind == Dropout::kHeavy) p[block + i][half] &= kept_halves(a.keep, words[i]);
         }
       }
     }
@@ -278,9 +284,11 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
 
 template <class T>
 bool launch_hopper_forward(Arguments<T> shared, const Launch& call) {
-  ForwardArguments<T> a = {shared, {}};
+  ForwardArguments<T> a = {shared, {}, shared.mask.threshold * 0x10001u};
   const Dims& dims = call.batch->dims;
-  const auto kernel = a.mask.on() ? hopper_forward_kernel<T, true> : hopper_forward_kernel<T, false>;
+  const auto kernel = !a.mask.on()                          ? hopper_forward_kernel<T, Dropout::kNone>
+                      : a.mask.threshold <= kMostCompared ? hopper_forward_kernel<T, Dropout::kUsual>
+                                                          : hopper_forward_kernel<T, Dropout::kHeavy>;
   if (a.head_dim != kHopperDim || dims.longest <= kShort || !has_hopper_body(kernel)) return false;
   a.tiles = tiles_of(dims.longest, kQueries);
   // Smaller blocks are faster where there are too few of these for two on each multiprocessor.

@@ -361,6 +361,17 @@ TEST_F(CudaAttention, ManySequencesOfSeveralTiles) {
   }
 }
 
+// Kernels compare draws in different ways.
+TEST_F(CudaAttention, RatesOfDropout) {
+  const double half = 0.5, most_compared = 31744.0 / 65536.0;
+  for (double rate : {1.0 / 65536.0, 2.0 / 65536.0, 0.01, 0.25, most_compared, most_compared + 1.0 / 65536.0, half, 0.75}) {
+    check_case({.spec = {.heads = 12, .head_dim = 64, .dropout = float(rate), .site = 9},
+                .dtype = rate < 0.3 ? DType::kBF16 : DType::kF16,
+                .lengths = {400, 300, 20, 384, 33, 512, 100, 7}},
+               8);
+  }
+}
+
 // Whole tiles of keys may be copied up to the last token and not beyond: whatever is there would not be hidden.
 TEST_F(CudaAttention, LastTilesOfTheTensor) {
   for (int last : {1, 63, 64, 65, 256, 257, 319, 640, 700}) {
