@@ -46,14 +46,24 @@ __device__ __forceinline__ DrawRow draw_row(const Arguments<T>& a, const Place& 
   const uint64_t p = uint64_t{kPhiloxMul0} * first;
   return {uint32_t(p >> 32), uint32_t(p)};
 }
+// What they have in common: of the sample.
+struct DrawStem {
+  uint32_t first, second;
+};
+template <class T>
+__device__ __forceinline__ DrawStem draw_stem(const Arguments<T>& a, const Place& place) {
+  return {mask_counter(a.mask, {place.sample}, 0)[3] ^ a.keys.keys[0][1],
+          kPhiloxMul1 * uint32_t(place.sample) ^ a.keys.keys[1][0]};
+}
+__device__ __forceinline__ DrawBlock draw_block(const DrawStem& stem, int head, int block) {
+  const uint64_t p0 = uint64_t{kPhiloxMul0} * (uint32_t(head) << 16 | uint32_t(block));
+  const uint64_t p1 = uint64_t{kPhiloxMul1} * (uint32_t(p0 >> 32) ^ stem.first);
+  const uint64_t p2 = uint64_t{kPhiloxMul0} * (uint32_t(p1 >> 32) ^ stem.second);
+  return {uint32_t(p0), uint32_t(p1), uint32_t(p2 >> 32), uint32_t(p2)};
+}
 template <class T>
 __device__ __forceinline__ DrawBlock draw_block(const Arguments<T>& a, const Place& place, int block) {
-  const auto c = mask_counter(a.mask, {place.sample, 0, uint32_t(place.head)}, uint32_t(block));
-  const uint64_t p0 = uint64_t{kPhiloxMul0} * c[0];
-  const uint64_t p1 = uint64_t{kPhiloxMul1} * (uint32_t(p0 >> 32) ^ c[3] ^ a.keys.keys[0][1]);
-  const uint64_t p2 =
-      uint64_t{kPhiloxMul0} * (uint32_t(p1 >> 32) ^ kPhiloxMul1 * uint32_t(place.sample) ^ a.keys.keys[1][0]);
-  return {uint32_t(p0), uint32_t(p1), uint32_t(p2 >> 32), uint32_t(p2)};
+  return draw_block(draw_stem(a, place), place.head, block);
 }
 // The same words as draws_of().
 template <class T>

@@ -22,19 +22,30 @@ constexpr size_t kBytes = kTileAlign + kQueryTile + kStages * kStageBytes;
 
 // Sequences up to this length leave too many of a block's queries idle.
 constexpr int64_t kShort = 192;
-// As in attention_forward.cu.
-[[maybe_unused]] constexpr float kSlack = 8.0f;
+// Exponents are relative to the largest score of the row so far, or to one of before: maxima are looked for in the first
+// tile, and then only where what a lane has of a row adds up to more than this. Below it, fp16 holds every element.
+[[maybe_unused]] constexpr float kMostAdded = 8192.0f;
 
 template <class T>
 struct ForwardArguments : Arguments<T> {
   CUtensorMap key_tiles;     // of qkv: 64 columns of kKeys rows, in the order of KeyOfColumn
   uint32_t threshold_twice;  // the mask's, in both halves
+  float factor;              // of scores in exponents of two
 };
 
-// In shared memory.
-struct Block {
+#if SNUG_HOPPER
+// For what is rare: the compiler shall not keep addresses that follow from the lane in registers for it.
+__device__ __forceinline__ int lane_again() {
+  uint32_t lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return int(lane % kWarp);
+}
+#endif
+
+struct Shared {
   Place place;
-  int real_tokens;
+  int whole_tiles;  // of keys, up to the last token of all sequences
+  DrawStem stem;
   uint64_t full[kStages], empty[kStages];  // barriers
 };
 
@@ -46,24 +57,26 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
 #if SNUG_HOPPER
   constexpr bool kDropout = kKind != Dropout::kNone;
   // What is the same for all lanes of a warp: the compiler is told.
-  const auto in_warp = [](int x) { return __shfl_sync(0xffffffffu, x, 0); };
-  __shared__ Block block;
+  const auto in_warp = [](int x) { return int(__reduce_or_sync(0xffffffffu, unsigned(x))); };
+  __shared__ Shared shared;
   extern __shared__ unsigned char shared_bytes[];
   const uint32_t first_byte = shared_address(shared_bytes);
   const uint32_t q_tile = (first_byte + kTileAlign - 1) / kTileAlign * kTileAlign, kv_tiles = q_tile + kQueryTile;
   const int hidden = a.heads * kHopperDim, stride = 3 * hidden;
-  const uint32_t full = shared_address(block.full), empty = shared_address(block.empty);
+  const uint32_t full = shared_address(shared.full), empty = shared_address(shared.empty);
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       init_barrier(full + i * 8, 1);
       init_barrier(empty + i * 8, kThreads / kWarp);
     }
     show_barriers();
-    block.place = place_of(a);
-    block.real_tokens = a.state->tokens;
+    shared.place = place_of(a);
+    shared.whole_tiles = (a.state->tokens - shared.place.start) / kKeys;
+    if constexpr (kDropout) shared.stem = draw_stem(a, shared.place);
   }
   __syncthreads();
-  const Place place = block.place;
+  Place place = shared.place;
+  place.start = in_warp(place.start), place.length = in_warp(place.length), place.head = int(blockIdx.y);
   // With a causal mask the last tiles take longest: they start first.
   const int query0 = (a.tiles - 1 - place.tile) * kQueries;
   const bool no_queries = query0 >= place.length;
@@ -80,13 +93,12 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
   const auto leave_keys = [&](int tile) {
     if (lane == 0) arrive(empty + barrier_of(tile));
   };
-  const int whole_tiles = in_warp((block.real_tokens - place.start) / kKeys);
   // By a whole warp. Keys behind the end of the sequence are hidden, but their values are multiplied with zeros: those
   // of the next sequence may come along, what is behind all sequences not.
   const auto request_keys = [&](int tile) {
     await(empty + barrier_of(tile), (uint32_t(tile) / kStages & 1) ^ 1);
     const uint32_t to = keys_at(tile), barrier = full + barrier_of(tile);
-    if (tile < whole_tiles) {
+    if (tile < in_warp(shared.whole_tiles)) {
       if (lane == 0) {
         const int row = place.start + tile * kKeys, column = hidden + place.head * kHopperDim;
         arrive_for_bytes(barrier, kStageBytes);
@@ -96,9 +108,9 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
     } else {
 #pragma unroll 1  // few registers matter more here
       for (int row0 = 0; row0 < kKeys; row0 += kWarp / 8) {
-        const int row = row0 + lane / 8, key = tile * kKeys + KeyOfColumn()(row);
-        const T* const from = q + hidden + int64_t(key) * stride + lane % 8 * 8;
-        const uint32_t chunk = to + chunk_offset<kHopperDim>(row, lane % 8);
+        const int again = lane_again(), row = row0 + again / 8, key = tile * kKeys + KeyOfColumn()(row);
+        const T* const from = q + hidden + int64_t(key) * stride + again % 8 * 8;
+        const uint32_t chunk = to + chunk_offset<kHopperDim>(row, again % 8);
         copy_chunk(chunk, from, key < place.length);
         copy_chunk(chunk + kKeyTile, from + hidden, key < place.length);
       }
@@ -122,13 +134,12 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
   if (no_queries) return;
 
   const int group0 = query0 + group * 64, row0 = query0 + warp * 16;  // first queries of the warpgroup and of the warp
-  const float factor = a.scale * kLog2E;
   DrawRow rows[2];
   if constexpr (kDropout) rows[0] = draw_row(a, place, row0 + g), rows[1] = draw_row(a, place, row0 + 8 + g);
 
   Accumulator s = {}, out = {};
   uint32_t q_parts[4][4], p[8][2];  // left operands
-  float top[2], sum[2] = {};
+  float top[2], sum[2];
 
   const auto scores = [&](int tile) {
     const uint64_t k = tile_descriptor(keys_at(tile));
@@ -143,21 +154,24 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
     multiply_packed<T>(out, p, keys_at(tile) + kKeyTile, tile > 0);
     end_products();
   };
-  // Hides what a query does not see, and gives the maxima of the rows.
-  const auto find_tops = [&](int tile, float (&new_top)[2]) {
-    const int key0 = tile * kKeys;
-    if (key0 + kKeys > place.length || (a.causal && key0 + kKeys > row0 + 1)) {
+  // What a query does not see. All queries of the warp see the whole of the first tiles.
+  const int seen_tiles = in_warp((a.causal ? min(place.length, row0 + 1) : place.length) / kKeys);
+  const auto hide = [&](int tile) {
+    if (tile >= seen_tiles) {
+      const int again = lane_again(), g = again / 4, t = again % 4;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int visible = a.causal ? min(place.length, row0 + half * 8 + g + 1) : place.length;
 #pragma unroll
         for (int block = 0; block < 8; ++block) {
-          const int key = key0 + block / 4 * 32 + t * 8 + block % 4 * 2;
+          const int key = tile * kKeys + block / 4 * 32 + t * 8 + block % 4 * 2;
           if (key >= visible) s[block][2 * half] = -INFINITY;
           if (key + 1 >= visible) s[block][2 * half + 1] = -INFINITY;
         }
       }
     }
+  };
+  const auto find_tops = [&](float (&new_top)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float most = fmaxf(s[0][2 * half], s[0][2 * half + 1]);
@@ -168,27 +182,76 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
       new_top[half] = quad_max(most);
     }
   };
-  const auto probabilities = [&](int tile) {
+  // From scores to what is proportional to probabilities; `added` gets the sums.
+  const auto take_exponents = [&](float (&added)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float offset = -top[half] * a.factor;
+#pragma unroll
+      for (int block = 0; block < 8; ++block) {
+        float& first = s[block][2 * half];
+        float& second = s[block][2 * half + 1];
+        first = exp2_of(fmaf(first, a.factor, offset));
+        second = exp2_of(fmaf(second, a.factor, offset));
+        added[half] = block == 0 ? first + second : added[half] + (first + second);
+      }
+    }
+  };
+  // Drops some of them, and makes the others an operand.
+  const auto pack = [&](int tile) {
+    DrawStem stem;
+    if constexpr (kDropout) stem = shared.stem;
 #pragma unroll
     for (int block = 0; block < 8; block += 4) {
       DrawBlock of_block;
-      if constexpr (kDropout) of_block = draw_block(a, place, tile * (kKeys / 8) + block + t);
+      if constexpr (kDropout) of_block = draw_block(stem, place.head, tile * (kKeys / 8) + block + t);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float offset = -top[half] * factor;
         std::array<uint32_t, 4> words;
         if constexpr (kDropout) words = draws_of(a, rows[half], of_block);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float first = exp2_of(fmaf(s[block + i][2 * half], factor, offset));
-          const float second = exp2_of(fmaf(s[block + i][2 * half + 1], factor, offset));
-          sum[half] += first + second;
-          p[block + i][half] = packed<T>(first, second);
+          p[block + i][half] = packed<T>(s[block + i][2 * half], s[block + i][2 * half + 1]);
           if constexpr (kKind == Dropout::kUsual) p[block + i][half] &= kept_halves(a.threshold_twice, words[i]);
           if constexpr (kKind == Dropout::kHeavy) p[block + i][half] &= kept_halves(a.keep, words[i]);
         }
       }
     }
+  };
+  // Where scores went far above those of before: computes them again, by this warp alone, and takes their exponents
+  // relative to the new maxima. The output so far must be there.
+  const auto raise_tops = [&](int tile, float (&added)[2]) {
+    const int again = lane_again(), row = again % 8, low = again / 8 % 2, high = again / 16;
+#pragma unroll
+    for (int block = 0; block < 8; ++block) s[block][0] = s[block][1] = s[block][2] = s[block][3] = 0.0f;
+#pragma unroll 1
+    for (int step = 0; step < 4; ++step) {
+      uint32_t left[4];
+      load_matrices(left, q_tile + chunk_offset<kHopperDim>(warp * 16 + low * 8 + row, 2 * step + high));
+#pragma unroll
+      for (int block = 0; block < 8; block += 2) {
+        uint32_t k[4];
+        load_matrices(k, keys_at(tile) + chunk_offset<kHopperDim>((block + high) * 8 + row, 2 * step + low));
+        multiply_add<T>(s[block], left, k[0], k[1]);
+        multiply_add<T>(s[block + 1], left, k[2], k[3]);
+      }
+    }
+    __syncwarp();
+    hide(tile);
+    float new_top[2];
+    find_tops(new_top);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float most = fmaxf(top[half], new_top[half]), shrink = exp2_of((top[half] - most) * a.factor);
+      top[half] = most;
+      sum[half] *= shrink;
+#pragma unroll
+      for (int block = 0; block < 8; ++block) {
+        out[block][2 * half] *= shrink;
+        out[block][2 * half + 1] *= shrink;
+      }
+    }
+    take_exponents(added);
   };
 
   wait_for_copies();
@@ -209,8 +272,10 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
   scores(0);
   wait_for_products<0>();
   pin(s);
-  find_tops(0, top);
-  probabilities(0);
+  hide(0);
+  find_tops(top);
+  take_exponents(sum);
+  pack(0);
   // Of the block's tiles the first warpgroup does without the last where all its keys are hidden. All copies have been
   // started by then.
   const int own_tiles = a.causal ? min(tiles, group0 / kKeys + 1) : tiles;
@@ -223,28 +288,19 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
     add_output(tile - 1);
     wait_for_products<1>();
     pin(s);
-    float new_top[2];
-    find_tops(tile, new_top);
+    hide(tile);
+    float added[2];
+    take_exponents(added);
+    if (__any_sync(0xffffffffu, fmaxf(added[0], added[1]) > kMostAdded)) {
+      wait_for_products<0>();
+      pin(out);
+      raise_tops(tile, added);
+    }
     wait_for_products<0>();
     pin(out);
     leave_keys(tile - 1);
-    bool higher = false;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) higher |= (new_top[half] - top[half]) * factor > kSlack;
-    if (__any_sync(0xffffffffu, higher)) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float most = fmaxf(top[half], new_top[half]), shrink = exp2_of((top[half] - most) * factor);
-        top[half] = most;
-        sum[half] *= shrink;
-#pragma unroll
-        for (int block = 0; block < 8; ++block) {
-          out[block][2 * half] *= shrink;
-          out[block][2 * half + 1] *= shrink;
-        }
-      }
-    }
-    probabilities(tile);
+    sum[0] += added[0], sum[1] += added[1];
+    pack(tile);
     if (warp == 0 && tile + kAhead < tiles) request_keys(tile + kAhead);
   }
   pin(p);
@@ -283,8 +339,8 @@ __global__ void __launch_bounds__(kThreads, 2) hopper_forward_kernel(const __gri
 }  // namespace
 
 template <class T>
-bool launch_hopper_forward(Arguments<T> shared, const Launch& call) {
-  ForwardArguments<T> a = {shared, {}, shared.mask.threshold * 0x10001u};
+bool launch_hopper_forward(Arguments<T> common, const Launch& call) {
+  ForwardArguments<T> a = {common, {}, common.mask.threshold * 0x10001u, common.scale * kLog2E};
   const Dims& dims = call.batch->dims;
   const auto kernel = !a.mask.on()                          ? hopper_forward_kernel<T, Dropout::kNone>
                       : a.mask.threshold <= kMostCompared ? hopper_forward_kernel<T, Dropout::kUsual>
