@@ -94,7 +94,7 @@ __device__ __forceinline__ uint32_t kept_halves(const KeepWords& keep, uint32_t 
   asm("prmt.b32 %0, %1, %1, 0xbb99;" : "=r"(bits) : "r"(kept_tops(keep, word)));
   return bits;
 }
-// The same by comparing halves as fp16 numbers: those from 0 to kMostCompared, infinity, are in the order of their bits.
+// The same by comparing halves as fp16 numbers, for thresholds up to infinity's bits: no two of these are equal.
 inline constexpr uint32_t kMostCompared = 0x7c00u;
 #if SNUG_HOPPER
 __device__ __forceinline__ uint32_t kept_halves(uint32_t threshold_twice, uint32_t word) {

@@ -1,7 +1,8 @@
 // Forward attention on Hopper's warpgroup products, for heads of 64. A warpgroup takes 64 queries of one head, a block
 // two warpgroups, and all walk the keys of the sequence, which the copy engine brings some tiles ahead; the warpgroups
-// wait for tiles, not for each other. The scores of one tile of keys and the output of the one before are computed together; two blocks share a multiprocessor, so that one has exponents to take and masks to draw while
-// the other multiplies.
+// wait for tiles, not for each other. The scores of one tile of keys and the output of the one before are computed
+// together; two blocks share a multiprocessor, so that one has exponents to take and masks to draw while the other
+// multiplies.
 //
 // Neither warpgroups that take turns at the tensor cores nor draws placed between the start of the products and their
 // end were faster on an H200: there the lanes' instructions are what takes time.
@@ -13,8 +14,8 @@ namespace snug::cuda::attention_kernels {
 namespace {
 
 constexpr int kGroups = 2, kThreads = kGroups * kGroupThreads, kQueries = 64 * kGroups, kKeys = 64;
-// The output of a tile is computed one tile later, while the next two are on their way. The first warp starts the copies
-// and may be up to a tile ahead of others.
+// The output of a tile is computed one tile later, while the next two are on their way. The first warp starts the
+// copies and may be up to a tile ahead of others.
 constexpr int kStages = 4, kAhead = 2;
 static_assert(kStages >= kAhead + 2);
 constexpr uint32_t kKeyTile = kKeys * kRowBytes, kStageBytes = 2 * kKeyTile, kQueryTile = kQueries * kRowBytes;
@@ -22,8 +23,9 @@ constexpr size_t kBytes = kTileAlign + kQueryTile + kStages * kStageBytes;
 
 // Sequences up to this length leave too many of a block's queries idle.
 constexpr int64_t kShort = 192;
-// Exponents are relative to the largest score of the row so far, or to one of before: maxima are looked for in the first
-// tile, and then only where what a lane has of a row adds up to more than this. Below it, fp16 holds every element.
+// Exponents are relative to the largest score of the row so far, or to one of before: maxima are looked for in the
+// first tile, and then only where what a lane has of a row adds up to more than this. Below it, fp16 holds every
+// element.
 [[maybe_unused]] constexpr float kMostAdded = 8192.0f;
 
 template <class T>

@@ -396,8 +396,8 @@ TEST_F(CudaAttention, ScoresThatRise) {
 
 // Kernels compare draws in different ways.
 TEST_F(CudaAttention, RatesOfDropout) {
-  const double half = 0.5, most_compared = 31744.0 / 65536.0;
-  for (double rate : {1.0 / 65536.0, 2.0 / 65536.0, 0.01, 0.25, most_compared, most_compared + 1.0 / 65536.0, half, 0.75}) {
+  const double draw = 1.0 / 65536.0, most_compared = 31744.0 * draw;
+  for (double rate : {draw, 2.0 * draw, 0.01, 0.25, most_compared, most_compared + draw, 0.5, 0.75}) {
     check_case({.spec = {.heads = 12, .head_dim = 64, .dropout = float(rate), .site = 9},
                 .dtype = rate < 0.3 ? DType::kBF16 : DType::kF16,
                 .lengths = {400, 300, 20, 384, 33, 512, 100, 7}},

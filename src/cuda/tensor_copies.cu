@@ -39,9 +39,10 @@ CUtensorMap encoded(const CopiedMatrix& matrix, const RowDimension (&rows)[kDime
   }
   CUtensorMap map;
   // Bits are moved as they are: the type matters for nothing but the elements' size.
-  const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kDimensions + 1, const_cast<void*>(matrix.data),
-                                 sizes, distances, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kDimensions + 1, const_cast<void*>(matrix.data), sizes, distances,
+             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) fail_call("cuTensorMapEncodeTiled", "a matrix was refused");
   return map;
 }
