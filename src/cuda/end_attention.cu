@@ -341,13 +341,13 @@ struct SoftmaxRow {
   int head, start, length;
   MaskRow mask_row;
 
-  __device__ SoftmaxRow(const Sizes& sizes, const DropoutMask& mask, const uint64_t* samples, End end) {
+  __device__ SoftmaxRow(const Sizes& sizes, const DropoutMask& mask, const uint64_t* samples) {
     const int64_t warp = int64_t(blockIdx.x) * kWarps + threadIdx.x / kWarp;
     sequence = warp / sizes.heads, head = int(warp % sizes.heads);
     if (!there(sizes)) return;
     start = sizes.starts[sequence], length = sizes.starts[sequence + 1] - start;
     if (!mask.on() || sequence >= sizes.state->sequences) return;
-    mask_row = {samples[sequence], uint32_t(end == End::kFirst ? 0 : length - 1), uint32_t(head)};
+    mask_row = {samples[sequence], 0, uint32_t(head)};
   }
   __device__ bool there(const Sizes& sizes) const { return sequence < sizes.sequences; }
   // Calls f(group) for groups of eight tokens.
@@ -376,14 +376,14 @@ struct SoftmaxRow {
 };
 
 // Scores become probabilities.
-__global__ void __launch_bounds__(kThreads) softmax_kernel(const Sizes sizes, const DropoutMask mask, const uint64_t* samples, End end,
+__global__ void __launch_bounds__(kThreads) softmax_kernel(const Sizes sizes, const DropoutMask mask, const uint64_t* samples,
                                                            float* p, float* kept, float* kept_sums) {
   const int64_t step = int64_t(gridDim.x) * kThreads;
   for (int64_t i = int64_t(sizes.state->tokens) * sizes.heads + int64_t(blockIdx.x) * kThreads + threadIdx.x;
        i < sizes.tokens * sizes.heads; i += step) {
     p[i] = 0.0f;
   }
-  const SoftmaxRow row(sizes, mask, samples, end);
+  const SoftmaxRow row(sizes, mask, samples);
   if (!row.there(sizes)) return;
   float most = -INFINITY, sum = 0.0f, kept_sum = 0.0f;
   row.each_group([&](int first) {
@@ -415,9 +415,9 @@ __global__ void __launch_bounds__(kThreads) softmax_kernel(const Sizes sizes, co
 // From the gradients of kept probabilities, less what all of a head have in common, those of the scores.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    softmax_gradient_kernel(const Sizes sizes, const DropoutMask mask, const uint64_t* samples, End end, const float* p, const T* d_o,
+    softmax_gradient_kernel(const Sizes sizes, const DropoutMask mask, const uint64_t* samples, const float* p, const T* d_o,
                             const T* bias, float scale, float* kept, float* d_scores) {
-  const SoftmaxRow row(sizes, mask, samples, end);
+  const SoftmaxRow row(sizes, mask, samples);
   if (!row.there(sizes)) return;
   float common = 0.0f, delta = 0.0f;
   for (int i = int(threadIdx.x) % kWarp; i < sizes.head_dim; i += kWarp) {
@@ -472,7 +472,7 @@ class EndAttentionLaunch {
     gather<T, T>(ends, 0, part<T>(w, 0), vector<T>(b, 0), nullptr, data_of<T>(q));
     spread<T>(data_of<T>(q), part<T>(w, 1), at(space_.queries));
     dots<T>(x, at(space_.queries), scale(), p.f32());
-    softmax_kernel<<<softmax_blocks(), kThreads, 0, call_.stream>>>(sizes_, mask_, call_.batch->samples, spec_.end, p.f32(),
+    softmax_kernel<<<softmax_blocks(), kThreads, 0, call_.stream>>>(sizes_, mask_, call_.batch->samples, p.f32(),
                                                                     at(space_.kept), kept_sums.f32());
     SNUG_CUDA_LAUNCHED("end_attention_softmax");
     sums<T>(at(space_.kept), x, means.f32());
@@ -491,7 +491,7 @@ class EndAttentionLaunch {
     spread<T>(data_of<T>(d_o), part<T>(w, 2), d_means);
     dots<T>(x, d_means, 1.0f, d_scores);
     softmax_gradient_kernel<T><<<softmax_blocks(), kThreads, 0, call_.stream>>>(
-        sizes_, mask_, call_.batch->samples, spec_.end, p.f32(), data_of<T>(d_o), vector<T>(b, 2), scale(), kept, d_scores);
+        sizes_, mask_, call_.batch->samples, p.f32(), data_of<T>(d_o), vector<T>(b, 2), scale(), kept, d_scores);
     SNUG_CUDA_LAUNCHED("end_attention_softmax_gradient");
     sums<T>(d_scores, x, d_queries);
     if (dx) token_gradient<T>({d_scores, kept, queries, d_means, add_x}, data_of<T>(dx));

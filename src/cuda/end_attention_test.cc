@@ -17,7 +17,7 @@ const std::vector<Case> kCases = {{{1, 1, 0.0f, 3}, {1}, false},
                                   {{2, 3, 0.1f, 3}, {5, 1, 9}, true},
                                   {{3, 17, 0.5f, 1}, {100, 3, 60}, true},
                                   {{12, 64, 0.1f, 7}, {1, 33, 200, 17}, false},
-                                  {{16, 64, 0.1f, 7, End::kLast}, {512, 31}, true},
+                                  {{16, 64, 0.1f, 7}, {512, 31}, true},
                                   {{9, 80, 0.0f, 1}, std::vector<int>(40, 7), false}};
 
 void check_case(const Case& test, DType dtype, uint64_t seed, Products& products) {

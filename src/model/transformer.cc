@@ -342,10 +342,10 @@ bool GraphWriter::sees_one_row(int layer) const {
 GraphWriter::EndRows GraphWriter::end_rows(const std::string& name, uint32_t site, const LinearSlots& qkv, End end,
                                            ValueId residual, ValueId x) {
   const int64_t hidden = config().hidden_size, heads = config().num_attention_heads;
-  const bool is_plain = qkv.layout == WeightLayout::kOutIn && qkv.adapters.empty() &&
+  const bool is_plain = end == End::kFirst && residual == x && qkv.layout == WeightLayout::kOutIn && qkv.adapters.empty() &&
                         !model_.parameters()[size_t(qkv.weight)].quantized;
   const ValueId ends = end_token(name + ".ends", end, residual);
-  if (!is_plain || residual != x) {
+  if (!is_plain) {
     const ValueId context = attention(name, site, linear(name + ".qkv", qkv, Activation::kNone, x), /*causal=*/end == End::kLast);
     return {ends, end_token(name + ".context.ends", end, context)};
   }
@@ -354,7 +354,7 @@ GraphWriter::EndRows GraphWriter::end_rows(const std::string& name, uint32_t sit
     return graph_.add_value(place_.prefix + name + what, {.rows_are = rows, .cols = cols});
   };
   graph_.add_node(end_attention({.heads = heads, .head_dim = hidden / heads, .dropout = float(config().attention_dropout),
-                                 .site = site, .end = end}),
+                                 .site = site}),
                   {x, ends, factor(qkv.weight), factor(qkv.bias)},
                   {context, value(name + ".queries", Rows::kSequences, hidden), kept(".probabilities", Rows::kTokens, heads),
                    kept(".means", Rows::kSequences, heads * hidden), kept(".kept", Rows::kSequences, heads)});

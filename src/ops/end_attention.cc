@@ -21,8 +21,7 @@ struct Shape {
   int64_t start(int64_t s) const { return batch.starts[s]; }
   int64_t length(int64_t s) const { return batch.starts[s + 1] - batch.starts[s]; }
   MaskRow mask_row(int64_t s, int64_t head) const {
-    const int64_t position = spec.end == End::kFirst ? 0 : length(s) - 1;
-    return {batch.samples ? batch.samples[s] : 0, uint32_t(position), uint32_t(head)};
+    return {batch.samples ? batch.samples[s] : 0, 0, uint32_t(head)};
   }
   float* matrix(const Tensor& w, int64_t part) const { return w.f32() + part * hidden * hidden; }
   float* vector(const Tensor& b, int64_t part) const { return b.f32() + part * hidden; }

@@ -1,4 +1,4 @@
-// Self-attention where one token of each sequence asks alone, because nobody looks at what the others would get. No token is
+// Self-attention where the first token of each sequence asks alone, because nobody looks at what the others would get. No token is
 // multiplied with a weight then. A score q · (Wk x + bk) is (Wkᵀ q) · x but for q · bk, which all scores of a query share and
 // softmax does not see; and the sum of values Wv x + bv is Wv times the sum of tokens, and bv times that of probabilities.
 #pragma once
@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "graph/op.h"
-#include "ops/end_token.h"
 
 namespace snug {
 
@@ -14,8 +13,7 @@ struct EndAttentionSpec {
   int64_t heads = 1;
   int64_t head_dim = 1;
   float dropout = 0.0f;
-  uint32_t site = 0;  // names the dropout mask: the rows of attention's
-  End end = End::kFirst;
+  uint32_t site = 0;  // names the dropout mask: the first row of attention's
 
   int64_t hidden() const { return heads * head_dim; }
 };
