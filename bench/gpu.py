@@ -5,7 +5,7 @@ Needs Python alone. Prints Markdown; with --out FILE also one JSON line per resu
     python3 bench/gpu.py [PART ...]           all of them without arguments; --help lists them
     SST2=folder with train.tsv and dev.tsv: the data of end-to-end and sst2-techniques, which are left out without it
     MINILM=folder of the model that sst2-techniques trains
-    SHARDS=processes of each sanitizer at once [8]; SANITIZED=only these tests, as --gtest_filter has them"""
+    SHARDS=processes of the unit tests, or of each sanitizer, at once [8]; SANITIZED=only these tests, as --gtest_filter has them"""
 import argparse
 import json
 import os
@@ -29,10 +29,10 @@ TECHNIQUES = {"plain": {}, "state on the host": {"OFFLOAD": "state"}, "state and
               "state, gradients and what layers keep on the host": {"OFFLOAD": "gradients,activations"},
               "8-bit AdamW": {"OPTIM": "adamw_8bit"}, "AdamW in bf16": {"OPTIM": "adamw_bf16"}, "Adafactor": {"OPTIM": "adafactor"},
               "SGD": {"OPTIM": "sgd"}, "LoRA, rank 8": {"LORA": 8}, "embeddings frozen": {"FREEZE": "embeddings"}}
-# Which tests the slow sanitizers run over: all that check values, none that measure time. Those of whole steps plan with what the
-# device has left, so they run alone; the others run in SHARDS processes at once.
-UNSANITIZED = "*SpeedIsPrinted*:*FrequentWords*:CudaAttention.ManySequences*"
+# Tests of whole steps plan with what the device has left, so they run alone; the others run in SHARDS processes at once.
 WHOLE_STEPS = "*Engine*:*Golden*"
+# What is left out under the slow sanitizers: tests that measure time, and very large ones.
+UNSANITIZED = "*SpeedIsPrinted*:*FrequentWords*:CudaAttention.ManySequences*"
 
 results, failures = [], []
 
@@ -65,42 +65,48 @@ def step_bench(case, memory=None, steps=50, precision="bf16", capacity=None, **t
     return json.loads(lines[-1])
 
 
+def run_tests(name, jobs):
+    """Each job is (arguments, environment) of a process of the GPU tests; all run at once. Reports them under one name."""
+    processes = [subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **env})
+                 for arguments, env in jobs]
+    outputs = [process.communicate(timeout=900)[0].splitlines() for process in processes]
+    codes = [process.returncode for process in processes]
+    found = sorted({line for lines in outputs for line in lines if "SUMMARY" in line})
+    passed = sum(int(line.split()[-2]) for lines in outputs for line in lines if "PASSED" in line)
+    print(f"{name}: {passed} tests passed, exit codes {sorted(set(codes))}", *found, sep="\n  ", flush=True)
+    record("tests", name=name, exit_codes=codes, passed=passed, summary=found)
+    for lines, code in zip(outputs, codes):
+        if code != 0:
+            failed = [i for i, line in enumerate(lines) if ": Failure" in line]
+            print("\n".join([line for i in failed[:20] for line in lines[i:i + 6]] + lines[-30:]))
+    check(not any(codes), name)
+
+
+def in_shards(prefix, tests):
+    """The jobs of SHARDS processes that share these tests."""
+    count = int(os.environ.get("SHARDS", 8))
+    return [(prefix + [os.path.join(BUILD, "tests/cuda_test"), f"--gtest_filter={tests}"],
+             {"GTEST_TOTAL_SHARDS": str(count), "GTEST_SHARD_INDEX": str(shard)}) for shard in range(count)]
+
+
+def alone(prefix, tests):
+    return [(prefix + [os.path.join(BUILD, "tests/cuda_test"), f"--gtest_filter={tests}"], {})]
+
+
 def tests():
-    done = program(os.path.join(BUILD, "tests/cuda_test"))
-    lines = done.stdout.splitlines()
-    failed = [i for i, line in enumerate(lines) if ": Failure" in line]
-    print("\n".join([line for i in failed[:20] for line in lines[i:i + 6]] + lines[-4:]))
-    record("tests", exit_code=done.returncode, output=lines[-30:])
-    check(done.returncode == 0, "GPU unit tests")
+    run_tests("GPU unit tests of kernels", in_shards([], f"*-{WHOLE_STEPS}"))
+    run_tests("GPU unit tests of whole steps", alone([], WHOLE_STEPS))
 
 
 def sanitize():
     """memcheck and racecheck over the kernels' tests, both at once, then memcheck over whole steps."""
-    shards = int(os.environ.get("SHARDS", 8))
+    def sanitizer(tool):
+        return ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99"]
 
-    def start(tool, tests, **env):
-        return subprocess.Popen(["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", os.path.join(BUILD, "tests/cuda_test"),
-                                 f"--gtest_filter={tests}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **env})
-
-    def finish(name, processes):
-        outputs = [process.communicate(timeout=900)[0].splitlines() for process in processes]
-        codes = [process.returncode for process in processes]
-        found = sorted({line for lines in outputs for line in lines if "SUMMARY" in line})
-        passed = sum(int(line.split()[-2]) for lines in outputs for line in lines if "PASSED" in line)
-        print(f"{name}: {passed} tests passed, exit codes {sorted(set(codes))}", *found, sep="\n  ", flush=True)
-        record("sanitize", tool=name, exit_codes=codes, passed=passed, summary=found)
-        for lines, code in zip(outputs, codes):
-            if code != 0:
-                print("\n".join(lines[-30:]))
-        check(not any(codes), f"compute-sanitizer {name}")
-
-    kernels = os.environ.get("SANITIZED", f"Cuda*-{UNSANITIZED}:{WHOLE_STEPS}")
-    running = {tool: [start(tool, kernels, GTEST_TOTAL_SHARDS=str(shards), GTEST_SHARD_INDEX=str(shard)) for shard in range(shards)]
-               for tool in ("memcheck", "racecheck")}
-    for tool, processes in running.items():
-        finish(tool, processes)
+    kernels = os.environ.get("SANITIZED", f"*-{UNSANITIZED}:{WHOLE_STEPS}")
+    run_tests("memcheck and racecheck", in_shards(sanitizer("memcheck"), kernels) + in_shards(sanitizer("racecheck"), kernels))
     if "SANITIZED" not in os.environ:
-        finish("memcheck of whole steps", [start("memcheck", f"{WHOLE_STEPS}-{UNSANITIZED}")])
+        run_tests("memcheck of whole steps", alone(sanitizer("memcheck"), f"{WHOLE_STEPS}-{UNSANITIZED}"))
 
 
 def memory():
@@ -323,6 +329,23 @@ def small_training(folder, *flags):
             os.path.join(folder, "out"), *flags]
 
 
+def bad_input():
+    """Devices that are not there and budgets that cannot be: a sentence and the right exit code."""
+    folder = tempfile.mkdtemp()
+    print("\n| asked for | exit code | said |\n|---|---|---|")
+    for name, flags, env, expected, words in (
+            ("a GPU where none is visible", [], {"CUDA_VISIBLE_DEVICES": ""}, 8, "no NVIDIA GPU"),
+            ("--device cuda:7", ["--device", "cuda:7"], {}, 8, "cuda:7"),
+            ("--memory 999GiB", ["--memory", "999GiB"], {}, 4, "GiB"),
+            ("--memory 100MiB", ["--memory", "100MiB"], {}, 4, "least that works")):
+        done = program(*small_training(folder, "--max-steps", "20", *flags), env=env)
+        said = [line for line in done.stderr.splitlines() if words in line]
+        print(f"| {name} | {done.returncode} | {' '.join(said)} |", flush=True)
+        record("bad-input", asked=name, exit_code=done.returncode, said=said)
+        check(done.returncode == expected and bool(said), f"{name}: exit code {done.returncode}, {done.stderr[-300:]}")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def neighbours():
     """Other processes on the card: a budget above what they leave is cut, with both figures; too little left is refused."""
     folder = tempfile.mkdtemp()
@@ -449,8 +472,7 @@ def end_to_end():
 def main():
     parts = {"tests": tests, "sanitize": sanitize, "memory": memory, "speed": speed, "kernels": kernels, "language": language, "generate": generate,
              "frontier": frontier, "monotone": monotone, "smallest": smallest, "techniques": techniques, "promises": promises,
-             "neighbours": neighbours, "faults": faults,
-             "sst2-techniques": sst2_techniques, "end-to-end": end_to_end}
+             "bad-input": bad_input, "neighbours": neighbours, "faults": faults, "sst2-techniques": sst2_techniques, "end-to-end": end_to_end}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help=", ".join(parts))
     parser.add_argument("--out", help="JSON lines go here")
