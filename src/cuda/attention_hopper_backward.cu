@@ -599,7 +599,10 @@ template <class T, int kCluster>
 Started start_hopper(Arguments<T> a, float* sums, const Launch& call) {
   const Dims& dims = call.batch->dims;
   const int64_t blocks = kCluster * dims.sequences;  // of a head, one piece of the sums each
-  if (sums && blocks <= kColumnSumPieces) a.pieces = reinterpret_cast<float*>(call.workspace.data());
+  const int64_t cols = 3 * a.heads * kHopperDim;
+  if (sums && blocks <= kColumnSumPieces) {
+    a.pieces = room_for_pieces(call.pending, piece_bytes(blocks, 1, cols), call.workspace, call.stream);
+  }
   a.tiles = kCluster;
   a.longest = tiles_of(dims.longest, kQueries * kCluster) * kQueries;
   auto* const kernel = kernel_of<T, kCluster>(a.mask.on());
@@ -617,7 +620,7 @@ Started start_hopper(Arguments<T> a, float* sums, const Launch& call) {
   config.numAttrs = 1;
   SNUG_CUDA(cudaLaunchKernelEx(&config, kernel, a));
   if (!a.pieces) return Started::kWithoutSums;
-  add_pieces(a.pieces, blocks, 1, 3 * a.heads * kHopperDim, {{sums}}, call.stream);
+  add_pieces(call.pending, {a.pieces, blocks, 1, cols, {{sums}}}, call.stream);
   return Started::kWithSums;
 }
 

@@ -1,18 +1,12 @@
-// Sums over rows without floating-point atomics, so that their order never changes: blocks leave one sum per piece of
-// the rows in the workspace, and when all are done the pieces are added in their order to the target.
+// Sums over rows in pieces, see pending_sums.h: a kernel for rows that need nothing but their own elements, which adds its
+// pieces itself, and what kernels that walk rows need to leave theirs.
 #pragma once
 
+#include "cuda/pending_sums.h"
 #include "cuda/rows.cuh"
 #include "ops/cuda_workspace.h"
 
 namespace snug::cuda {
-
-// Targets of up to three sums per column, each [cols] and added to (+=). Any may be null.
-struct SumTargets {
-  float* at[3] = {};
-
-  explicit operator bool() const { return at[0] || at[1] || at[2]; }
-};
 
 inline constexpr int kSumWarps = 8, kSumColumns = kWarp * kEight;
 static_assert(kSumWarps == kEight);  // joining the warps of column_sums_kernel
@@ -160,47 +154,5 @@ struct RowSums {
     }
   }
 };
-
-inline constexpr int kPieceWarps = 16;
-
-// Adds what RowSums wrote, [pieces, sums, cols], to the targets. A kernel of its own, since a last block would read
-// more than a megabyte alone. A block does 32 columns, its warps a share of the pieces each, all in flight at once.
-static __global__ void __launch_bounds__(kPieceWarps * kWarp)
-    add_pieces_kernel(const float* partials, int pieces, int width, int cols, SumTargets targets) {
-  constexpr int kShare = int(ceil_div(kColumnSumPieces, kPieceWarps)), kRound = kShare * kPieceWarps;
-  __shared__ float sums[kPieceWarps][kWarp];
-  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
-  const int at = int(blockIdx.x) * kWarp + lane;
-  float* target = nullptr;
-  if (at < width) {
-    const int n = at / cols;
-    target = targets.at[n] ? targets.at[n] + (at - n * cols) : nullptr;
-  }
-  const float before = target && warp == 0 ? *target : 0.0f;
-  float sum = 0.0f;
-  for (int first = 0; first < pieces; first += kRound) {
-    float values[kShare];
-#pragma unroll
-    for (int i = 0; i < kShare; ++i) {
-      const int piece = first + i * kPieceWarps + warp;
-      values[i] = target && piece < pieces ? partials[int64_t(piece) * width + at] : 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < kShare; ++i) sum += values[i];
-  }
-  sums[warp][lane] = sum;
-  __syncthreads();
-  if (warp > 0 || !target) return;
-#pragma unroll
-  for (int w = 1; w < kPieceWarps; ++w) sum += sums[w][lane];
-  *target = before + sum;
-}
-
-inline void add_pieces(const float* partials, int64_t pieces, int64_t sums, int64_t cols, const SumTargets& targets,
-                       cudaStream_t stream) {
-  add_pieces_kernel<<<unsigned(ceil_div(sums * cols, kWarp)), kPieceWarps * kWarp, 0, stream>>>(
-      partials, int(pieces), int(sums * cols), int(cols), targets);
-  SNUG_CUDA_LAUNCHED("add_pieces");
-}
 
 }  // namespace snug::cuda

@@ -321,14 +321,15 @@ struct TypesTerm {
 };
 
 template <class T>
-void launch_sum_gradient(const SumGradientArguments<T>& arguments, int64_t rows, const SumTargets& targets,
-                         cudaStream_t stream) {
+void launch_sum_gradient(SumGradientArguments<T> arguments, int64_t rows, const SumTargets& targets, const Launch& call) {
   with_column_shape(arguments.cols, [&]<class Shape>() {
     using Rows = Walk<T, Shape>;
     const int64_t blocks = Rows::blocks(rows);
-    embedding_sum_gradient_kernel<T, Shape><<<unsigned(blocks), Rows::kBlock, 0, stream>>>(arguments);
+    const size_t bytes = piece_bytes(blocks, kNormSums, arguments.cols);
+    arguments.partials = targets ? room_for_pieces(call.pending, bytes, call.workspace, call.stream) : nullptr;
+    embedding_sum_gradient_kernel<T, Shape><<<unsigned(blocks), Rows::kBlock, 0, call.stream>>>(arguments);
     SNUG_CUDA_LAUNCHED("embedding_sum_gradient");
-    if (arguments.partials) add_pieces(arguments.partials, blocks, kNormSums, arguments.cols, targets, stream);
+    if (targets) add_pieces(call.pending, {arguments.partials, blocks, kNormSums, arguments.cols, targets}, call.stream);
   });
 }
 
@@ -408,12 +409,11 @@ void launch(const EmbeddingGradient& op, const Launch& call) {
            .stats = spec.norm ? call.in[1].f32() : nullptr,
            .gamma = spec.norm ? call.in[5].f32() : nullptr,
            .dy = data_of<T>(dy),
-           .partials = norm_targets ? partials : nullptr,
            .cols = int(dy.cols),
            .mask = mask,
            .batch = *call.batch,
            .state = call.state},
-          dy.rows, norm_targets, call.stream);
+          dy.rows, norm_targets, call);
     }
     with_bool(dy.cols % kEight == 0, [&]<bool kWhole>() {
       TableArguments<T> arguments = {.ds = data_of<T>(dy),

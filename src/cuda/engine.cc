@@ -46,6 +46,7 @@ CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, cons
       arena_(plan.arena_bytes, gpu.stream()),
       tables_(device_tables(plan.capacity, model.parameters(), plan.scoring != nullptr)),
       counters_({table<std::byte>(tables_.counters), kCounterBytes}),
+      pending_({table<std::byte>(tables_.sums), tables_.sum_bytes}),
       outside_(plan.layout.outside_bytes, gpu.stream()),
       copies_(plan.layout.stowed.size()),
       converted_(arena_, plan.compute == DType::kF32 ? DType::kBF16 : plan.compute) {
@@ -120,8 +121,10 @@ void CudaEngine::launch_nodes(Program& program, const Dims& dims, const StepCont
                                    .layout = &plan_.layout,
                                    .stream = gpu_.stream(),
                                    .products = &products_,
+                                   .pending = &pending_,
                                    .copies = &copies_});
   });
+  pending_.finish(gpu_.stream());
 }
 
 void CudaEngine::capture(Program& program, const StepGraph& graph, const MemoryPlan& memory, bool training) {

@@ -12,6 +12,7 @@
 #include "cuda/graph_counters.h"
 #include "cuda/launch.h"
 #include "cuda/memory.h"
+#include "cuda/pending_sums.h"
 #include "cuda/products.h"
 #include "cuda/update.h"
 #include "runtime/converted_weights.h"
@@ -87,6 +88,7 @@ class CudaEngine : public Engine {
   DeviceArena arena_;
   DeviceTables tables_;
   GraphCounters counters_;  // of all graphs
+  PendingSums pending_;
   PinnedMemory outside_;
   CopyStream copies_;
   ConvertedWeights converted_;  // weights that exist in a half type alone

@@ -29,7 +29,7 @@ void with_case(const ProductShape& shape, const F& f) {
   shape.dtype == DType::kBF16 ? typed.template operator()<__nv_bfloat16>() : typed.template operator()<__half>();
 }
 
-constexpr int64_t kTileRows = Tile<Role::kGradient>::kRows;
+int64_t sum_pieces(int64_t rows) { return ceil_div(rows, Tile<Role::kGradient>::kRows) * kGroupWarps; }
 
 template <class T, Activation kActivation, Role kRole, int kAcrossRight>
 void start(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace, cudaStream_t stream) {
@@ -44,7 +44,8 @@ void start(const ProductShape& shape, const ProductTensors& tensors, std::span<s
   a.keeps = tensors.argument != nullptr;
   if (a.keeps) a.argument = tensor_map({tensors.argument, shape.rows, cols, 16});
   a.bias = tensors.bias;
-  a.sums = tensors.column_sums ? reinterpret_cast<float*>(workspace.data()) : nullptr;
+  const int64_t pieces = sum_pieces(shape.rows);
+  if (tensors.column_sums) a.sums = room_for_pieces(tensors.pending, piece_bytes(pieces, 1, cols), workspace, stream);
   a.rows = int(shape.rows);
   a.cols = int(cols);
   a.depth_steps = int(ceil_div(depth, kDepth));
@@ -56,9 +57,7 @@ void start(const ProductShape& shape, const ProductTensors& tensors, std::span<s
   SNUG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(Tile::kSharedBytes)));
   kernel<<<unsigned(blocks), kThreads, Tile::kSharedBytes, stream>>>(a);
   SNUG_CUDA_LAUNCHED("gelu_product");
-  if (tensors.column_sums) {
-    add_pieces(a.sums, ceil_div(shape.rows, kTileRows) * kGroupWarps, 1, cols, {{tensors.column_sums}}, stream);
-  }
+  if (tensors.column_sums) add_pieces(tensors.pending, {a.sums, pieces, 1, cols, {{tensors.column_sums}}}, stream);
 }
 
 bool built_for_this_device() {
@@ -72,8 +71,7 @@ bool has_gelu_product(const ProductShape& shape, size_t workspace_bytes) {
   const bool half = shape.dtype == DType::kBF16 || shape.dtype == DType::kF16;
   if (!half || shape.gelu == ProductGelu::kNone || shape.accumulate || shape.out_stride != 0) return false;
   if (shape.rows == 0 || shape.in % 8 != 0 || shape.out % 8 != 0 || !built_for_this_device()) return false;
-  const size_t sums_bytes = size_t(ceil_div(shape.rows, kTileRows) * kGroupWarps * shape.in) * sizeof(float);
-  return shape.gelu != ProductGelu::kGradient || sums_bytes <= workspace_bytes;
+  return shape.gelu != ProductGelu::kGradient || piece_bytes(sum_pieces(shape.rows), 1, shape.in) <= workspace_bytes;
 }
 
 void launch_gelu_product(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,

@@ -2,6 +2,7 @@
 // depends on the micro-batch's number in its step, which a captured copy cannot know. A few blocks with many bytes in
 // flight saturate the bus.
 #include "cuda/kernels.h"
+#include "cuda/pending_sums.h"
 #include "cuda/rows.cuh"
 #include "ops/gradient_traffic.h"
 
@@ -59,6 +60,7 @@ void launch(const FetchGradient& op, const Launch& call) {
 }
 
 void launch(const StoreGradient& op, const Launch& call) {
+  if (call.pending) call.pending->finish(call.stream);
   const Tensor& gradient = call.in[0];
   const int64_t count = vectors(gradient);
   store_kernel<<<blocks(count), kBlock, 0, call.stream>>>(static_cast<const float4*>(gradient.data), outside_gradient(call, op.slot), count);

@@ -15,6 +15,7 @@
 namespace snug::cuda {
 
 class CopyStream;
+class PendingSums;
 class Products;
 
 struct Launch {
@@ -31,6 +32,7 @@ struct Launch {
   const ArenaLayout* layout = nullptr;
   cudaStream_t stream = nullptr;
   Products* products = nullptr;
+  PendingSums* pending = nullptr;  // sums over rows that wait; null: they are added at once
   CopyStream* copies = nullptr;
 };
 

@@ -89,6 +89,7 @@ void launch(const LinearInputGradient& op, const Launch& call) {
   shape.gelu_form = op.activation;
   tensors.argument = kept.data;
   tensors.column_sums = db.f32();
+  tensors.pending = call.pending;
   // What is left of the epilogue's gradient: all of it, or the sums over rows.
   const auto epilogue = [&](Activation activation) {
     const Tensor in[] = {dx, kept};

@@ -313,10 +313,8 @@ void launch(const NormGradient& op, const Launch& call) {
   const Tensor dbias = call.out.size() > 4 ? call.out[4] : Tensor();
   const SumTargets targets = {{call.out[2].f32(), call.out[3].f32(), dbias.f32()}};
   SNUG_CHECK(!dbias || (dx && !op.spec.add_x));
-  SNUG_CHECK(!targets || call.workspace.size() >= column_sum_bytes(dy.cols, kNormSums));
-  float* const partials = targets ? reinterpret_cast<float*>(call.workspace.data()) : nullptr;
   with_type(dy.dtype, [&]<class T>() {
-    const BackwardArguments<T> arguments = {
+    BackwardArguments<T> arguments = {
         .dy = data_of<T>(dy),
         .dsum = data_of<T>(call.in[1]),
         .sum = data_of<T>(call.in[2]),
@@ -326,7 +324,6 @@ void launch(const NormGradient& op, const Launch& call) {
         .dx = data_of<T>(dx),
         .add_residual = op.spec.add_residual,
         .add_x = op.spec.add_x,
-        .partials = partials,
         .rows = row_count(dy),
         .cols = int(dy.cols),
         .mask = dx ? dropout_mask(op.spec.dropout, op.spec.site, *call.step) : DropoutMask(),
@@ -336,9 +333,11 @@ void launch(const NormGradient& op, const Launch& call) {
     with_column_shape(dy.cols, [&]<class Shape>() {
       using Rows = Walk<T, Shape>;
       const int64_t blocks = Rows::blocks(dy.rows);
+      const size_t bytes = piece_bytes(blocks, kNormSums, dy.cols);
+      arguments.partials = targets ? room_for_pieces(call.pending, bytes, call.workspace, call.stream) : nullptr;
       norm_backward_kernel<T, Shape><<<unsigned(blocks), Rows::kBlock, 0, call.stream>>>(arguments);
       SNUG_CUDA_LAUNCHED("norm_backward");
-      if (partials) add_pieces(partials, blocks, kNormSums, dy.cols, targets, call.stream);
+      if (targets) add_pieces(call.pending, {arguments.partials, blocks, kNormSums, dy.cols, targets}, call.stream);
     });
   });
 }

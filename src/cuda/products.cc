@@ -281,13 +281,14 @@ std::span<std::byte> Products::room(size_t counter_bytes, std::span<std::byte> w
 
 void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
                              cudaStream_t stream, const BehindProduct& behind) {
-  const auto do_it = [&](Way way) {
-    if (way == Way::kOwn) return launch_gelu_product(shape, tensors, workspace, stream);
+  const auto do_it = [&](Way way, PendingSums* pending) {
+    ProductTensors first = tensors;
+    first.pending = pending;
+    if (way == Way::kOwn) return launch_gelu_product(shape, first, workspace, stream);
     if (way == Way::kLibrary) {
       run(shape, tensors, workspace, stream);
       return behind.with_gelu();
     }
-    ProductTensors first = tensors;
     if (shape.kind == ProductKind::kForward && tensors.argument != nullptr) first.result = tensors.argument;
     ProductShape plain = shape;  // the same product, and the same bits, as where no GELU follows
     plain.gelu = ProductShape().gelu;
@@ -296,7 +297,8 @@ void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& te
     behind.without_gelu();
   };
   const Ways there = {.library = shape.rows > 0 && may_fuse_gelu(shape), .own = has_gelu_product(shape, workspace.size())};
-  do_it(fastest_way(chosen_as(shape), there, tensors, workspace, stream, do_it));
+  const Way way = fastest_way(chosen_as(shape), there, tensors, workspace, stream, [&](Way timed) { do_it(timed, nullptr); });
+  do_it(way, tensors.pending);
 }
 
 const Products::Choice& Products::choice(const ProductShape& shape, const Descriptors& descriptors,

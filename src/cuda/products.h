@@ -23,6 +23,7 @@ namespace snug::cuda {
 
 class Gpu;
 class GraphCounters;
+class PendingSums;
 
 // Weights are written as [out, in] here; where they are stored [in, out], their gradient is too.
 enum class ProductKind : uint8_t {
@@ -58,6 +59,7 @@ struct ProductTensors {
   void* argument = nullptr;  // of GELU, or the slope there, of the shape of the result
   float scale = 1.0f;        // of the product
   float* column_sums = nullptr;  // += the sums over rows of a result with GELU's gradient; null: not wanted
+  PendingSums* pending = nullptr;  // where they may wait; null: nowhere
 };
 
 // Launches what is left to do behind a product of the library's that did GELU or its gradient too, and behind one that

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 
@@ -23,6 +24,13 @@ constexpr uint64_t kLoadedLaterBytes = 8 << 20;
 constexpr uint64_t kGraphBytesPerNode = 4300;
 // More where copies run beside kernels: a second stream, and a branch in every graph. BERT-base with 19 buckets took 15 MB.
 constexpr uint64_t kCopyStreamBytes = 8 << 20, kBranchBytes = 1 << 20;
+
+// Room for sums over rows that wait to be added together: a layer's or more. The small micro-batches of small budgets, which are
+// slow for other reasons, have none.
+constexpr size_t pending_sum_bytes(int64_t tokens) {
+  constexpr int64_t kSmall = 512, kBytesPerToken = 16 << 10, kMost = 16 << 20;
+  return size_t(std::clamp((tokens - kSmall) * kBytesPerToken, int64_t{0}, kMost));
+}
 
 // The overhead was measured on the H200 (132 multiprocessors); it grows with their number, so the others are estimates.
 struct Card {
@@ -77,6 +85,8 @@ DeviceTables device_tables(const Dims& capacity, const ParameterTable& parameter
   take(t.result, sizeof(UpdateResult));
   take(t.partials, kNormPartials * sizeof(double));
   take(t.nonzero, t.chunk_count * kNonzeroBytes);
+  t.sum_bytes = pending_sum_bytes(capacity.tokens);
+  take(t.sums, t.sum_bytes);
   return t;
 }
 
