@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cuda/check.h"
+#include "cuda/cuda_test_util.h"
 #include "cuda/kernels.h"
 #include "ops/attention.h"
 #include "ops/cuda_workspace.h"
@@ -31,10 +32,10 @@ class DeviceBuffer {
   ~DeviceBuffer() { cudaFree(data_); }
   DeviceBuffer(const DeviceBuffer&) = delete;
 
-  void poison() { SNUG_CUDA(cudaMemset(data_, 0xff, bytes_)); }
+  void poison() { cuda::fill_device(data_, 0xff, bytes_); }
   template <class T>
   void write(const std::vector<T>& values) {
-    SNUG_CUDA(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    cuda::copy_to_device(data_, values.data(), values.size() * sizeof(T));
   }
   template <class T>
   std::vector<T> read() const {

@@ -25,12 +25,23 @@
 
 namespace snug::cuda {
 
+// Both wait until the device is done: streams of the program do not wait for the default stream, and a fill that comes late
+// would overwrite what a kernel has written.
+inline void fill_device(void* memory, int value, size_t bytes) {
+  SNUG_CUDA(cudaMemset(memory, value, bytes));
+  SNUG_CUDA(cudaDeviceSynchronize());
+}
+inline void copy_to_device(void* to, const void* from, size_t bytes) {
+  SNUG_CUDA(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+  SNUG_CUDA(cudaDeviceSynchronize());
+}
+
 // Bytes on the device between two guards.
 class DeviceBytes {
  public:
   explicit DeviceBytes(size_t bytes) : bytes_(bytes) {
     SNUG_CUDA(cudaMalloc(&memory_, bytes_ + 2 * kGuard));
-    SNUG_CUDA(cudaMemset(memory_, kPattern, bytes_ + 2 * kGuard));  // as float or half type: NaN
+    fill_device(memory_, kPattern, bytes_ + 2 * kGuard);  // as float or half type: NaN
   }
   explicit DeviceBytes(const std::vector<std::byte>& contents) : DeviceBytes(contents.size()) { upload(contents); }
   ~DeviceBytes() { cudaFree(memory_); }
@@ -44,7 +55,7 @@ class DeviceBytes {
   size_t size() const { return bytes_; }
   void upload(const std::vector<std::byte>& contents) {
     ASSERT_EQ(contents.size(), bytes_);
-    SNUG_CUDA(cudaMemcpy(data(), contents.data(), bytes_, cudaMemcpyHostToDevice));
+    copy_to_device(data(), contents.data(), bytes_);
   }
   std::vector<std::byte> download() const {
     std::vector<std::byte> contents(bytes_);

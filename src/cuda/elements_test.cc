@@ -368,7 +368,7 @@ void print_speeds(int64_t rows, bool replayed) {
   std::vector<DeviceBytes> memory;
   const auto tensor = [&](DType type, int64_t tensor_rows, int64_t cols) -> Tensor {
     memory.emplace_back(size_t(tensor_rows * cols) * dtype_bytes(type));
-    SNUG_CUDA(cudaMemset(memory.back().data(), 0, memory.back().size()));
+    fill_device(memory.back().data(), 0, memory.back().size());
     return {memory.back().data(), type, tensor_rows, cols};
   };
   const DeviceBytes workspace(size_t{16} << 20);

@@ -16,7 +16,7 @@ __device__ inline size_t row_offset(int row, int cols) { return size_t(uint32_t(
 
 template <class T>
 struct ForwardArguments {
-  const T* x;  // null for LayerNorm: then the residual alone is normalised
+  const T* x;  // ResidualNorm only
   const T* residual;
   const float *gamma, *beta;
   T* y;
@@ -37,49 +37,51 @@ constexpr int forward_residency() {
   return std::max(threads / forward_threads<Shape>(), 1);
 }
 
-template <class T, class Shape>
+// kAdds: a ResidualNorm; otherwise the residual alone is normalised.
+template <class T, class Shape, bool kAdds>
 struct ForwardRow {
   Packed<T> x[Shape::kVectors], residual[Shape::kVectors];
   TokenPlace place;
 
   __device__ void fetch(const ForwardArguments<T>& a, int row, int real) {
     if (row < 0) return;
-    const size_t at = row_offset(row, a.cols);
+    const int cols = Shape::width(a.cols);
+    const size_t at = row_offset(row, cols);
 #pragma unroll
     for (int v = 0; v < Shape::kVectors; ++v) {
       const int column = Shape::column(v);
-      if (column >= a.cols) continue;
-      residual[v] = load<Shape::kWhole, Reuse::kLate>(a.residual + at, column, a.cols);
-      if (a.x) x[v] = load<Shape::kWhole, Reuse::kLate>(a.x + at, column, a.cols);
+      if (column >= cols) continue;
+      residual[v] = load<Shape::kWhole, Reuse::kLate>(a.residual + at, column, cols);
+      if (kAdds) x[v] = load<Shape::kWhole, Reuse::kLate>(a.x + at, column, cols);
     }
-    if (a.mask.on() && row < real) place = row_place(a.batch, a.rows_are, row);
+    if (kAdds && a.mask.on() && row < real) place = row_place(a.batch, a.rows_are, row);
   }
 };
 
-template <class T, class Shape>
+template <class T, class Shape, bool kAdds>
 __global__ void __launch_bounds__(forward_threads<Shape>(), forward_residency<T, Shape>())
     norm_forward_kernel(const ForwardArguments<T> a) {
   constexpr bool kWhole = Shape::kWhole;
   constexpr int kGroups = forward_threads<Shape>() / Shape::kThreads;
-  const int cols = a.cols;
+  const int cols = Shape::width(a.cols);
   const int real = real_rows(*a.state, a.rows_are), step = int(gridDim.x) * kGroups;
   int row = from_the_end(a.rows, int(blockIdx.x) * kGroups + Shape::group());
-  ForwardRow<T, Shape> next;
+  ForwardRow<T, Shape, kAdds> next;
   next.fetch(a, row, real);
   for (; row >= 0; row -= step) {
     const size_t at = row_offset(row, cols);
-    const ForwardRow<T, Shape> now = next;
+    const ForwardRow<T, Shape, kAdds> now = next;
     MaskRow mask_row;
-    if (a.mask.on() && row < real) mask_row = token_row(a.batch, now.place);
+    if (kAdds && a.mask.on() && row < real) mask_row = token_row(a.batch, now.place);
     next.fetch(a, row - step, real);
     Draws draws[Shape::kVectors] = {};
-    if (a.mask.on()) {
+    if (kAdds && a.mask.on()) {
 #pragma unroll
       for (int v = 0; v < Shape::kVectors; ++v) draws[v] = mask_draws(a.mask, mask_row, Shape::column(v));
     }
     if (row >= real) {
       store_zeros<Shape>(a.y + at, cols);
-      if (a.sum) store_zeros<Shape>(a.sum + at, cols);
+      if (kAdds && a.sum) store_zeros<Shape>(a.sum + at, cols);
       store_stats<Shape>(a.stats, row, {});
       continue;
     }
@@ -89,7 +91,7 @@ __global__ void __launch_bounds__(forward_threads<Shape>(), forward_residency<T,
       const int column = Shape::column(v);
       if (column >= cols) continue;
       Packed<T> rounded = now.residual[v];
-      if (a.x) {
+      if constexpr (kAdds) {
         Eight values = unpack(now.residual[v]);
         const Eight add = unpack(now.x[v]), factors = mask_factors(a.mask, draws[v]);
 #pragma unroll
@@ -111,12 +113,12 @@ __global__ void __launch_bounds__(forward_threads<Shape>(), forward_residency<T,
   }
 }
 
-template <class T>
+template <bool kAdds, class T>
 void launch_forward(const ForwardArguments<T>& arguments, cudaStream_t stream) {
   with_row_shape(arguments.cols, [&]<class Shape>() {
     const unsigned at_once = unsigned(kMultiprocessors * forward_residency<T, Shape>());
     const unsigned blocks = std::min(forward_blocks<Shape>(arguments.rows), at_once);
-    norm_forward_kernel<T, Shape><<<blocks, forward_threads<Shape>(), 0, stream>>>(arguments);
+    norm_forward_kernel<T, Shape, kAdds><<<blocks, forward_threads<Shape>(), 0, stream>>>(arguments);
     SNUG_CUDA_LAUNCHED("norm_forward");
   });
 }
@@ -144,6 +146,10 @@ struct BackwardArguments {
   const float *stats, *gamma;
   T *dresidual, *dx;  // each may be null
   bool add_residual, add_x;
+
+  // What norms behind sums mostly are: both gradients are written, and nothing is added to them.
+  bool plain() const { return !dsum && dresidual && dx && !add_residual && !add_x; }
+
   float* partials;  // [blocks, kNormSums, cols]; null where no parameter wants its gradient
   int rows, cols;
   DropoutMask mask;
@@ -160,18 +166,19 @@ struct BackwardRows {
   TokenPlace place[kRows];
 
   __device__ void fetch(const BackwardArguments<T>& a, int last, int real) {
+    const int cols = Shape::width(a.cols);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const int row = last - r;
       const bool there = is_there(row, real);  // if not, it adds nothing, and its gradient is zero
-      const size_t at = row_offset(row, a.cols);
+      const size_t at = row_offset(row, cols);
       stats[r] = there ? load_stats(a.stats, row) : NormStats();
 #pragma unroll
       for (int v = 0; v < Shape::kVectors; ++v) {
         const int column = Shape::column(v);
-        const bool loads = there && column < a.cols;
-        dy[r][v] = loads ? load<Shape::kWhole, Reuse::kLate>(a.dy + at, column, a.cols) : Packed<T>();
-        sum[r][v] = loads ? load<Shape::kWhole, Reuse::kLate>(a.sum + at, column, a.cols) : Packed<T>();
+        const bool loads = there && column < cols;
+        dy[r][v] = loads ? load<Shape::kWhole, Reuse::kLate>(a.dy + at, column, cols) : Packed<T>();
+        sum[r][v] = loads ? load<Shape::kWhole, Reuse::kLate>(a.sum + at, column, cols) : Packed<T>();
       }
       place[r] = there && a.mask.on() ? row_place(a.batch, a.rows_are, row) : TokenPlace();
     }
@@ -190,12 +197,13 @@ __device__ void put(T* row, int column, int cols, const Eight& values, bool add)
   }
 }
 
-template <class T, class Shape>
+// kPlain: a.plain() is known to hold.
+template <class T, class Shape, bool kPlain>
 __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1) norm_backward_kernel(const BackwardArguments<T> a) {
   using Rows = Walk<T, Shape>;
   constexpr int kRows = Rows::kRows;
   constexpr bool kWhole = Shape::kWhole;
-  const int cols = a.cols;
+  const int cols = Shape::width(a.cols);
   const int real = real_rows(*a.state, a.rows_are), step = int(Rows::step());
   RowSums<Shape, Rows::kBlock, kNormSums> sums;
   Eight gamma[Shape::kVectors];
@@ -203,6 +211,7 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1) norm_backward_kerne
   int last = from_the_end(a.rows, int(Rows::first()));
   next.fetch(a, last, real);
   load_columns<Shape>(a.gamma, cols, gamma);
+#pragma unroll(kPlain ? 2 : 1)  // else what is fetched would be moved
   for (int turn = 0; last >= 0; last -= step, ++turn) {
     const BackwardRows<T, Shape> now = next;
     MaskRow mask_rows[kRows];
@@ -210,7 +219,7 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1) norm_backward_kerne
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (a.mask.on()) mask_rows[r] = token_row(a.batch, now.place[r]);
-      if (!a.dsum || !is_there(last - r, real)) continue;
+      if (kPlain || !a.dsum || !is_there(last - r, real)) continue;
       const size_t at = row_offset(last - r, cols);
 #pragma unroll
       for (int v = 0; v < Shape::kVectors; ++v) {
@@ -236,12 +245,14 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1) norm_backward_kerne
         Eight ds;
 #pragma unroll
         for (int i = 0; i < kEight; ++i) ds.at[i] = gradients[r].at(dy.at[i], gamma[v].at[i], values.at[i]);
-        if (a.dsum) ds += unpack(dsum[r][v]);
-        if (a.dresidual) put<kWhole, Reuse::kLate>(a.dresidual + at, column, cols, ds, a.add_residual);
-        if (a.dx) {
+        if (!kPlain && a.dsum) ds += unpack(dsum[r][v]);
+        if (kPlain || a.dresidual) {
+          put<kWhole, Reuse::kLate>(a.dresidual + at, column, cols, ds, !kPlain && a.add_residual);
+        }
+        if (kPlain || a.dx) {
           if (a.mask.on()) ds *= mask_factors(a.mask, mask_rows[r], column);
           sums.of[2][v] += ds;
-          put<kWhole, Reuse::kSoon>(a.dx + at, column, cols, ds, a.add_x);
+          put<kWhole, Reuse::kSoon>(a.dx + at, column, cols, ds, !kPlain && a.add_x);
         }
       }
     }
@@ -255,21 +266,21 @@ void launch(const ResidualNorm& op, const Launch& call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   SNUG_CHECK(x.cols == op.spec.hidden && y.cols == op.spec.hidden && x.rows == y.rows);
   with_type(y.dtype, [&]<class T>() {
-    launch_forward<T>({.x = data_of<T>(x),
-                       .residual = data_of<T>(call.in[1]),
-                       .gamma = call.in[2].f32(),
-                       .beta = call.in[3].f32(),
-                       .y = data_of<T>(y),
-                       .sum = data_of<T>(call.out[1]),
-                       .stats = call.out[2].f32(),
-                       .rows = row_count(y),
-                       .cols = int(y.cols),
-                       .eps = op.spec.eps,
-                       .mask = dropout_mask(op.spec.dropout, op.spec.site, *call.step),
-                       .rows_are = op.spec.rows,
-                       .batch = *call.batch,
-                       .state = call.state},
-                      call.stream);
+    launch_forward<true, T>({.x = data_of<T>(x),
+                             .residual = data_of<T>(call.in[1]),
+                             .gamma = call.in[2].f32(),
+                             .beta = call.in[3].f32(),
+                             .y = data_of<T>(y),
+                             .sum = data_of<T>(call.out[1]),
+                             .stats = call.out[2].f32(),
+                             .rows = row_count(y),
+                             .cols = int(y.cols),
+                             .eps = op.spec.eps,
+                             .mask = dropout_mask(op.spec.dropout, op.spec.site, *call.step),
+                             .rows_are = op.spec.rows,
+                             .batch = *call.batch,
+                             .state = call.state},
+                            call.stream);
   });
 }
 
@@ -277,21 +288,21 @@ void launch(const LayerNorm& op, const Launch& call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   SNUG_CHECK(x.cols == op.spec.hidden && y.cols == op.spec.hidden && x.rows == y.rows);
   with_type(y.dtype, [&]<class T>() {
-    launch_forward<T>({.x = nullptr,
-                       .residual = data_of<T>(x),
-                       .gamma = call.in[1].f32(),
-                       .beta = call.in[2].f32(),
-                       .y = data_of<T>(y),
-                       .sum = nullptr,
-                       .stats = call.out[1].f32(),
-                       .rows = row_count(y),
-                       .cols = int(y.cols),
-                       .eps = op.spec.eps,
-                       .mask = {},
-                       .rows_are = Rows::kTokens,
-                       .batch = *call.batch,
-                       .state = call.state},
-                      call.stream);
+    launch_forward<false, T>({.x = nullptr,
+                              .residual = data_of<T>(x),
+                              .gamma = call.in[1].f32(),
+                              .beta = call.in[2].f32(),
+                              .y = data_of<T>(y),
+                              .sum = nullptr,
+                              .stats = call.out[1].f32(),
+                              .rows = row_count(y),
+                              .cols = int(y.cols),
+                              .eps = op.spec.eps,
+                              .mask = {},
+                              .rows_are = Rows::kTokens,
+                              .batch = *call.batch,
+                              .state = call.state},
+                             call.stream);
   });
 }
 
@@ -335,7 +346,9 @@ void launch(const NormGradient& op, const Launch& call) {
       const int64_t blocks = Rows::blocks(dy.rows);
       const size_t bytes = piece_bytes(blocks, kNormSums, dy.cols);
       arguments.partials = targets ? room_for_pieces(call.pending, bytes, call.workspace, call.stream) : nullptr;
-      norm_backward_kernel<T, Shape><<<unsigned(blocks), Rows::kBlock, 0, call.stream>>>(arguments);
+      with_bool(arguments.plain(), [&]<bool kPlain>() {
+        norm_backward_kernel<T, Shape, kPlain><<<unsigned(blocks), Rows::kBlock, 0, call.stream>>>(arguments);
+      });
       SNUG_CUDA_LAUNCHED("norm_backward");
       if (targets) add_pieces(call.pending, {arguments.partials, blocks, kNormSums, dy.cols, targets}, call.stream);
     });

@@ -291,11 +291,15 @@ __device__ inline double block_sum(double value) {
 
 // A row of up to kColumns columns in the registers of kWarps warps, a group: vector v of a thread is eight columns, and
 // neighbouring threads hold neighbouring vectors. A block holds several groups, each with a row of its own.
-template <int kWarpsOfRow, int kVectorsOfThread, bool kWholeVectors>
+// kExact: rows have kColumns columns, so that nothing has to be compared with their end.
+template <int kWarpsOfRow, int kVectorsOfThread, bool kWholeVectors, bool kExactly = false>
 struct RowShape {
   static constexpr int kWarps = kWarpsOfRow, kVectors = kVectorsOfThread, kThreads = kWarps * kWarp;
-  static constexpr bool kWhole = kWholeVectors;
+  static constexpr bool kWhole = kWholeVectors, kExact = kExactly;
   static constexpr int kColumns = kThreads * kVectors * kEight;
+
+  // The number of columns, known to the compiler where it can be.
+  static __device__ int width(int cols) { return kExact ? kColumns : cols; }
 
   static __device__ int group() { return int(threadIdx.x) / kThreads; }
   static __device__ int column(int vector) { return (vector * kThreads + int(threadIdx.x) % kThreads) * kEight; }
@@ -345,12 +349,21 @@ bool with_shape_if(int64_t cols, const F& f) {
   return true;
 }
 
+template <int kWarps, int kVectors, class F>
+bool with_exact_shape_if(int64_t cols, const F& f) {
+  using Shape = RowShape<kWarps, kVectors, true, true>;
+  if (cols != Shape::kColumns) return false;
+  f.template operator()<Shape>();
+  return true;
+}
+
 // Calls f with the shape for rows of `cols` columns: one warp per row where that is enough. Register use follows from
 // the number of vectors, so the usual widths have shapes that fit them; any other width takes a larger one and leaves
 // some of it idle.
 template <class F>
 void with_row_shape(int64_t cols, const F& f) {
-  SNUG_CHECK((with_shape_if<true, 1, 2>(cols, f) || with_shape_if<true, 1, 3>(cols, f) ||
+  SNUG_CHECK((with_exact_shape_if<1, 3>(cols, f) || with_exact_shape_if<1, 4>(cols, f) ||
+              with_shape_if<true, 1, 2>(cols, f) || with_shape_if<true, 1, 3>(cols, f) ||
               with_shape_if<true, 1, 4>(cols, f) || with_shape_if<true, 4, 2>(cols, f) ||
               with_shape_if<true, 4, 4>(cols, f) || with_shape_if<false, 1, 4>(cols, f) ||
               with_shape_if<false, 4, 4>(cols, f) || with_shape_if<false, 16, 4>(cols, f)));
@@ -360,7 +373,8 @@ void with_row_shape(int64_t cols, const F& f) {
 // row as that takes, so there are registers for many rows in flight.
 template <class F>
 void with_column_shape(int64_t cols, const F& f) {
-  SNUG_CHECK((with_shape_if<true, 1, 1>(cols, f) || with_shape_if<true, 2, 1>(cols, f) ||
+  SNUG_CHECK((with_exact_shape_if<3, 1>(cols, f) || with_exact_shape_if<4, 1>(cols, f) ||
+              with_shape_if<true, 1, 1>(cols, f) || with_shape_if<true, 2, 1>(cols, f) ||
               with_shape_if<true, 3, 1>(cols, f) || with_shape_if<true, 4, 1>(cols, f) ||
               with_shape_if<true, 8, 1>(cols, f) || with_shape_if<true, 16, 1>(cols, f) ||
               with_shape_if<false, 4, 1>(cols, f) || with_shape_if<false, 16, 4>(cols, f)));

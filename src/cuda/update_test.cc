@@ -351,8 +351,8 @@ TEST(CudaUpdate, SpeedIsPrinted) {
     const std::vector<UpdateTensor> tensors = update_tensors(table, layout, facts);
     const DeviceBytes arena(layout.bytes), chunks(bytes_of(list)), loss(8), result(sizeof(UpdateResult)), partials(kNormPartials * 8);
     const DeviceBytes nonzero(list.size() * kNonzeroBytes);
-    SNUG_CUDA(cudaMemset(arena.data(), 0, arena.size()));
-    SNUG_CUDA(cudaMemset(loss.data(), 0, loss.size()));
+    fill_device(arena.data(), 0, arena.size());
+    fill_device(loss.data(), 0, loss.size());
     const DeviceBytes factors(bytes_of(std::vector<UpdateFactors>{update_factors(optimizer, kStep, 1.0)}));
     const UpdateArguments arguments = {.optimizer = optimizer,
                                        .arena = arena.data<std::byte>(),

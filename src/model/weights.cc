@@ -217,6 +217,7 @@ void initialize(const Parameter& parameter, size_t first, std::span<float> value
   uint64_t name_hash = 0;
   for (char c : parameter.name) name_hash = mix64(name_hash ^ uint8_t(c));
   const uint64_t key = mix64(options.seed) ^ name_hash;
+#pragma omp parallel for schedule(static) if (values.size() > 4096)
   for (size_t i = 0; i < values.size(); i += 2) {  // two draws, two values
     const uint64_t at = first + i;
     const auto draw = philox({uint32_t(at), uint32_t(at >> 32), 0, 0}, {uint32_t(key), uint32_t(key >> 32)});
