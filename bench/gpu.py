@@ -5,12 +5,14 @@ Needs Python alone. Prints Markdown; with --out FILE also one JSON line per resu
     python3 bench/gpu.py [PART ...]           all of them without arguments; --help lists them
     SST2=folder with train.tsv and dev.tsv: the data of end-to-end and sst2-techniques, which are left out without it
     MINILM=folder of the model that sst2-techniques trains
-    SHARDS=processes of the unit tests, or of each sanitizer, at once [8]; SANITIZED=only these tests, as --gtest_filter has them"""
+    SHARDS=processes of the unit tests, or of each sanitizer, at once [8]; SANITIZED=only these tests, as --gtest_filter has them;
+    SECONDS_OF_TESTS=when a group of them is cut off [900]"""
 import argparse
 import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -71,17 +73,35 @@ def least_budget(case, **techniques):
 
 
 def run_tests(name, jobs):
-    """Each job is (arguments, environment) of a process of the GPU tests; all run at once. Reports them under one name."""
-    processes = [subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **env})
-                 for arguments, env in jobs]
-    outputs = [process.communicate(timeout=900)[0].splitlines() for process in processes]
-    codes = [process.returncode for process in processes]
+    """Each job is (arguments, environment) of a process of the GPU tests; all run at once. Reports them under one name, and those
+    that are not done in time as failed, with what they have shown until then."""
+    deadline = time.time() + float(os.environ.get("SECONDS_OF_TESTS", 900))
+    logs = [tempfile.TemporaryFile("w+", errors="replace") for _ in jobs]
+    # Sessions of their own: a sanitizer's child has to end with it.
+    processes = [subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **env}, start_new_session=True)
+                 for (arguments, env), log in zip(jobs, logs)]
+    try:
+        while time.time() < deadline and any(process.poll() is None for process in processes):
+            time.sleep(0.2)
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, 9)
+    codes = [process.wait() for process in processes]
+    outputs = []
+    for log in logs:
+        log.seek(0)
+        outputs.append(log.read().splitlines())
     found = sorted({line for lines in outputs for line in lines if "SUMMARY" in line})
-    passed = sum(int(line.split()[-2]) for lines in outputs for line in lines if "PASSED" in line)
+    passed = sum(line.startswith("[       OK ]") for lines in outputs for line in lines)
+    cut_off = sorted({line.split()[-1] for lines, code in zip(outputs, codes) if code == -9
+                      for line in [line for line in lines if line.startswith("[ RUN")][-1:]})
     print(f"{name}: {passed} tests passed, exit codes {sorted(set(codes))}", *found, sep="\n  ", flush=True)
-    record("tests", name=name, exit_codes=codes, passed=passed, summary=found)
+    if cut_off:
+        print("  not done in time:", ", ".join(cut_off), flush=True)
+    record("tests", name=name, exit_codes=codes, passed=passed, summary=found, cut_off=cut_off)
     for lines, code in zip(outputs, codes):
-        if code != 0:
+        if code not in (0, -9):
             failed = [i for i, line in enumerate(lines) if ": Failure" in line]
             print("\n".join([line for i in failed[:20] for line in lines[i:i + 6]] + lines[-30:]))
     check(not any(codes), name)
@@ -378,14 +398,14 @@ def last_step(checkpoints):
 def faults():
     """A CUDA error in mid-run: the driver loads a library into the process that starts a kernel which traps."""
     folder = tempfile.mkdtemp()
-    signal, checkpoints = os.path.join(folder, "fail"), os.path.join(folder, "out/checkpoints")
+    trigger, checkpoints = os.path.join(folder, "fail"), os.path.join(folder, "out/checkpoints")
     flags = "--max-steps", "10000000", "--save-steps", "200"
-    env = {**os.environ, "CUDA_INJECTION64_PATH": os.path.join(BUILD, "lib/libcuda_fault.so"), "CUDA_FAULT": signal}
+    env = {**os.environ, "CUDA_INJECTION64_PATH": os.path.join(BUILD, "lib/libcuda_fault.so"), "CUDA_FAULT": trigger}
     run = subprocess.Popen(small_training(folder, *flags), env=env, stderr=subprocess.PIPE, text=True)
     deadline = time.time() + 60
     while run.poll() is None and time.time() < deadline and last_step(checkpoints) == 0:
         time.sleep(0.1)
-    open(signal, "w").close()
+    open(trigger, "w").close()
     try:
         _, err = run.communicate(timeout=30)
     except subprocess.TimeoutExpired:
@@ -483,6 +503,7 @@ def main():
     parser.add_argument("parts", nargs="*", help=", ".join(parts))
     parser.add_argument("--out", help="JSON lines go here")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that what was started is ended
     for name in args.parts or parts:
         print(f"\n## {name}", flush=True)
         try:

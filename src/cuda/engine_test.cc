@@ -28,18 +28,25 @@ TEST_F(CudaEngineTest, DistilBertAgreesWithTheCpu) {
 }
 
 // Where a number is rounded to a few bits, the last bit of what goes in decides: curves part by what such a step is worth.
+// Adafactor's steps are long at this rate: in bf16, plans with six micro-batch sizes were off by 2 to 4 % in the sixth loss
+// (by 1e-6 in fp32), where the other optimizers are off by 0.7 % at most.
 TEST_F(CudaEngineTest, EveryOptimizerAgreesWithTheCpu) {
   SNUG_NEEDS_GPU();
-  for (const auto& [optimizer, tolerance] :
-       {std::pair{Optimizer::kAdamW8Bit, 5e-3}, {Optimizer::kAdamWBf16, 2e-2}, {Optimizer::kAdafactor, 1e-3}, {Optimizer::kSgd, 1e-4},
-        {Optimizer::kSgdMomentum, 1e-4}}) {
+  struct OptimizerCase {
+    Optimizer optimizer;
+    double exact, half;  // tolerances
+  };
+  for (const auto& [optimizer, tolerance, half_tolerance] :
+       {OptimizerCase{Optimizer::kAdamW8Bit, 5e-3, 2e-2}, OptimizerCase{Optimizer::kAdamWBf16, 2e-2, 2e-2},
+        OptimizerCase{Optimizer::kAdafactor, 1e-3, 8e-2}, OptimizerCase{Optimizer::kSgd, 1e-4, 2e-2},
+        OptimizerCase{Optimizer::kSgdMomentum, 1e-4, 3e-2}}) {
     SCOPED_TRACE(optimizer_name(optimizer));
     const Curve cpu = on_cpu(10, optimizer);
     const Variant exact{.capacity = kWhole, .compute = DType::kF32, .optimizer = optimizer};
     const Variant half{.capacity = 300, .recompute = whole(1), .compute = DType::kBF16, .optimizer = optimizer};
     expect_close(on_gpu(exact), cpu, tolerance);
     const Curve first = on_gpu(half), second = on_gpu(half);
-    expect_close(first, cpu, 3e-2);
+    expect_close(first, cpu, half_tolerance);
     EXPECT_EQ(first.losses, second.losses);
     EXPECT_EQ(first.weights, second.weights);
   }
@@ -47,7 +54,7 @@ TEST_F(CudaEngineTest, EveryOptimizerAgreesWithTheCpu) {
 
 // Rounding to 127 steps takes values that differ in their last bit to one step or the next. A step is 1/127 of the row's
 // largest, about three times its rms: in one of 128 inputs it is worth 3 / 127 / sqrt(128) = 2e-3 of the sum. Some such
-// steps over three layers and ten updates: 1e-2.
+// steps over three layers and ten updates: the CPU is off by up to 9e-3 from itself with micro-batches of other sizes.
 TEST_F(CudaEngineTest, LossesOnQuantizedLayersAgreeWithTheCpu) {
   SNUG_NEEDS_GPU();
   const Tuning frozen{.freeze = {"layers.1-2"}, .lora = {}, .quantize = true};
@@ -56,7 +63,7 @@ TEST_F(CudaEngineTest, LossesOnQuantizedLayersAgreeWithTheCpu) {
     SCOPED_TRACE(tuning.lora.rank);
     model_ = make_model(small_config(), Head::kClassifier, tuning);
     const Curve cpu = on_cpu();
-    expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 1e-2);
+    expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 2e-2);
     expect_close(on_gpu({300, whole(1), DType::kBF16}), cpu, 3e-2);
     const Curve plain = on_gpu({kWhole, {}, DType::kF16});
     expect_close(plain, cpu, 2e-2);
