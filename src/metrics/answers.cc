@@ -150,6 +150,11 @@ MetricValues AnswerMetrics::all() {
   return values;
 }
 
+std::vector<std::string> AnswerMetrics::sometimes() const {
+  if (version_ == SquadVersion::k1) return {};
+  return {"HasAns_exact", "HasAns_f1", "HasAns_total", "NoAns_exact", "NoAns_f1", "NoAns_total"};
+}
+
 // All thresholds, from answering nothing upwards: what is gained by answering one more question.
 void AnswerMetrics::put_best(MetricValues& values) {
   struct Best {

@@ -33,6 +33,7 @@ class AnswerMetrics : public Metrics {
   // In percent, by the names of the scripts. Version 1: exact_match, f1. Version 2: exact, f1, total; these with HasAns_ and
   // NoAns_ where there are such questions; best_exact, best_f1 and their thresholds best_exact_thresh, best_f1_thresh.
   MetricValues all() override;
+  std::vector<std::string> sometimes() const override;
 
  private:
   struct Question {

@@ -77,6 +77,10 @@ MetricValues ClassificationMetrics::all() {
   return values;
 }
 
+std::vector<std::string> ClassificationMetrics::sometimes() const {
+  return areas_ ? std::vector<std::string>{"roc_auc"} : std::vector<std::string>{};
+}
+
 ScoreReport ClassificationMetrics::report() const {
   ScoreReport report;
   report.unit = "class";

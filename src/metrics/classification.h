@@ -24,6 +24,7 @@ class ClassificationMetrics : public Metrics {
   // accuracy; precision, recall, f1 (of class 1 where there are two, else macro); these with _micro, _macro, _weighted;
   // matthews_correlation; roc_auc (of class 1 where there are two, else the mean of each class against the rest).
   MetricValues all() override;
+  std::vector<std::string> sometimes() const override;
   ScoreReport report() const override;
 
  private:

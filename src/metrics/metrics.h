@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "snug/evaluation.h"
 
@@ -20,6 +21,7 @@ class Metrics {
   virtual void reset() = 0;
   virtual uint64_t examples() const = 0;
   virtual MetricValues all() = 0;  // by the names that scikit-learn's and Hugging Face's users know
+  virtual std::vector<std::string> sometimes() const { return {}; }  // names that all() has where the examples allow it
   virtual ScoreReport report() const { return {}; }
 };
 

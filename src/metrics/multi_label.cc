@@ -65,6 +65,8 @@ MetricValues MultiLabelMetrics::all() {
   return values;
 }
 
+std::vector<std::string> MultiLabelMetrics::sometimes() const { return {"roc_auc"}; }
+
 ScoreReport MultiLabelMetrics::report() const {
   ScoreReport report;
   report.unit = "label";

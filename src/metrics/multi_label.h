@@ -23,6 +23,7 @@ class MultiLabelMetrics : public Metrics {
   // accuracy (of examples with all labels right); precision, recall, f1 (micro); these with _micro, _macro, _weighted,
   // _samples; roc_auc (the mean over labels).
   MetricValues all() override;
+  std::vector<std::string> sometimes() const override;
   ScoreReport report() const override;
 
  private:

@@ -106,10 +106,7 @@ class AnswerEvaluation final : public TaskEvaluation {
     all_.add(row.answers, best, found.no_answer_score);
   }
   Metrics& metrics() override { return answered_.examples() == all_.examples() ? answered_ : all_; }
-  void reset() override {
-    answered_.reset();
-    all_.reset();
-  }
+  std::vector<Metrics*> possible_metrics() override { return {&answered_, &all_}; }
 
  private:
   AnswerMetrics answered_, all_;
@@ -192,6 +189,15 @@ uint64_t FileEvaluation::bytes(const Setup& setup, const Texts& texts, const Dim
   uint64_t reading = 0;  // one file after the other
   for (const std::filesystem::path& file : texts.files) reading = std::max(reading, reading_bytes(file, texts.longest_text_bytes));
   return metrics_bytes(setup.task, setup.config, texts.rows) + TextRunner::bytes(capacity, setup.encoding, texts.longest_text_bytes) + reading;
+}
+
+std::set<std::string> FileEvaluation::metric_names() const {
+  std::set<std::string> names = {"loss"};
+  for (Metrics* metrics : evaluation_->possible_metrics()) {
+    for (const auto& [name, value] : metrics->all()) names.insert(name);
+    for (const std::string& name : metrics->sometimes()) names.insert(name);
+  }
+  return names;
 }
 
 RowReaderOptions FileEvaluation::row_options() const {

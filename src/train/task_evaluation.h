@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "data/row_files.h"
@@ -27,7 +28,10 @@ class TaskEvaluation {
   virtual ~TaskEvaluation() = default;
   virtual void add(const OwnedRow& row, std::span<const ScoredExample> windows) = 0;
   virtual Metrics& metrics() = 0;
-  virtual void reset() { metrics().reset(); }
+  virtual std::vector<Metrics*> possible_metrics() { return {&metrics()}; }  // which of them it is depends on the rows
+  void reset() {
+    for (Metrics* metrics : possible_metrics()) metrics->reset();
+  }
 };
 
 // Not for language models, which have no texts of their own.
@@ -54,6 +58,7 @@ class FileEvaluation {
   // Every row of the files, the first `most` of them or those of a dataset; also "loss" and "examples".
   MetricValues run(const std::vector<std::filesystem::path>& files, uint64_t most);
   MetricValues run(const Dataset& data);
+  std::set<std::string> metric_names() const;  // that run() may give, besides "examples"; before the first one
   ScoreReport report() { return evaluation_->metrics().report(); }
   uint64_t long_rows() const { return long_rows_; }  // of the last run: longer than max_length
 

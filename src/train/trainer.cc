@@ -8,6 +8,8 @@
 #include <cmath>
 #include <csignal>
 #include <deque>
+#include <ranges>
+#include <set>
 #include <unistd.h>
 
 #include "core/error.h"
@@ -100,6 +102,8 @@ class Trainer {
   void finish(size_t ahead);
   void evaluate(uint64_t step);
   std::map<std::string, double> evaluate_language();
+  std::string metric_for_best_model() const;  // without "eval_"
+  void check_metric(const std::set<std::string>& names) const;
   bool improved(const std::map<std::string, double>& metrics);
   void save(uint64_t step);
   void save_weights_to(const fs::path& folder);
@@ -142,6 +146,7 @@ Trainer::Trainer(const TrainingJob& job, std::optional<Resume> resume,
   } else if (job_.eval_every > 0) {
     evaluation_ = std::make_unique<FileEvaluation>(job_.evaluation(), *engine_, job_.plan);
   }
+  if (job_.eval_every > 0) check_metric(evaluation_ ? evaluation_->metric_names() : std::set<std::string>{"loss", "perplexity"});
   if (job_.keeping) kept_.emplace(cache_folder(job_.options), *job_.keeping);
   load();
   engine_->weights_changed();
@@ -351,15 +356,23 @@ void Trainer::evaluate(uint64_t step) {
   log_->evaluation(step, epoch_of(step), last_eval_);
 }
 
+std::string Trainer::metric_for_best_model() const {
+  const std::string& name = job_.options.metric_for_best_model;
+  return name.starts_with("eval_") ? name.substr(5) : name;
+}
+
+void Trainer::check_metric(const std::set<std::string>& names) const {
+  if (names.contains(metric_for_best_model())) return;
+  fail(ErrorKind::kUsage, "--metric-for-best-model {} is not measured; there are {}", job_.options.metric_for_best_model,
+       fmt::join(names, ", "));
+}
+
 bool Trainer::improved(const std::map<std::string, double>& metrics) {
-  std::string name = job_.options.metric_for_best_model;
-  if (name.rfind("eval_", 0) == 0) name = name.substr(5);
+  const std::string name = metric_for_best_model();
   const auto found = metrics.find(name);
-  if (found == metrics.end()) {
-    std::vector<std::string> names;
-    for (const auto& metric : metrics) names.push_back(metric.first);
-    fail(ErrorKind::kUsage, "--metric-for-best-model {} is not measured; there are {}", job_.options.metric_for_best_model,
-         fmt::join(names, ", "));
+  if (found == metrics.end()) {  // the rows did not allow it
+    const auto names = std::views::keys(metrics);
+    check_metric({names.begin(), names.end()});
   }
   const bool greater = job_.options.greater_is_better.value_or(snug::greater_is_better(name));
   const double value = found->second;

@@ -256,6 +256,24 @@ class Tasks(SnugTest):
                            *self.cache(), "--output-dir", self.path("long"), "--overwrite-output-dir").err
                 self.assertIn("texts have more than 6 tokens", said)
 
+    def test_the_metric_for_the_best_model_is_checked_before_the_first_step(self):
+        model = self.model()
+        questions, numbers = self.squad(self.path("train.json"), 20, unanswerable=True), self.labelled("numbers.csv", 20, len)
+        classes = self.labelled("train.csv", 20, lambda colours: len(colours) % 2)
+        table = [("classify", classes, "eval_f1_macro", "pearson"), ("classify", classes, "roc_auc", "perplexity"),
+                 ("regress", numbers, "spearmanr", "accuracy"), ("tag", self.conll(self.path("train.conll"), 20), "f1", "exact"),
+                 ("qa", questions, "HasAns_f1", "mse"), ("qa", questions, "best_exact", "roc_auc"), ("clm", numbers, "perplexity", "f1")]
+        for task, data, good, bad in table:
+            with self.subTest(task=task, good=good, bad=bad):
+                model_of_task = self.init("gpt2", train=numbers, model_type="gpt2") if task == "clm" else model
+                common = ("train", "--model", model_of_task, "--task", task, "--train", data, "--validation", data, "--batch-size", 8, "--max-steps", 2,
+                          "--eval-strategy", "steps", "--eval-steps", 2, "--save-strategy", "no", *self.cache(), "--overwrite-output-dir")
+                refused = run(*common, "--metric-for-best-model", bad, "--output-dir", self.path("refused"), expect=2).err
+                self.assertIn(f"--metric-for-best-model {bad} is not measured; there are ", refused)
+                self.assertIn(good.removeprefix("eval_"), refused)
+                self.assertFalse(os.path.exists(self.path("refused/metrics.jsonl")), "no step was logged")
+                run(*common, "--metric-for-best-model", good, "--output-dir", self.path("best"))
+
     def test_refusals_say_what_there_is(self):
         model = self.model()
         words, csv = self.conll(self.path("train.conll"), 10), self.labelled("train.csv", 20, len)
