@@ -1,7 +1,7 @@
 # The front door. Every target installs what is missing, builds what is stale and does its job.
 PRESET ?= release
 
-.PHONY: all deps build demo test sanitize fuzz bench cuda clean
+.PHONY: all deps build demo test sanitize fuzz bench cuda format check-format clean
 all: build
 
 deps:
@@ -28,6 +28,12 @@ bench: build
 
 cuda: deps
 	@ARCHS="$(ARCHS)" scripts/cuda.sh
+
+format: deps
+	@scripts/format.sh -i
+
+check-format: deps
+	@scripts/format.sh --dry-run -Werror
 
 clean:
 	rm -rf build build-*

@@ -1,5 +1,6 @@
-// A library that the CUDA driver loads into a process (CUDA_INJECTION64_PATH) and that writes to the file $KERNEL_TRACE when
-// each kernel, copy and fill ran, those of graphs included. One line each: name, begin and length in nanoseconds.
+// A library that the CUDA driver loads into a process (CUDA_INJECTION64_PATH) and that writes to
+// the file $KERNEL_TRACE when each kernel, copy and fill ran, those of graphs included. One line
+// each: name, begin and length in nanoseconds.
 #include <cupti.h>
 
 #include <cstdio>
@@ -29,16 +30,23 @@ void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t v
   const std::lock_guard lock(guard);
   CUpti_Activity* record = nullptr;
   while (cuptiActivityGetNextRecord(buffer, valid_bytes, &record) == CUPTI_SUCCESS) {
-    const auto add = [&](const auto& activity, const char* name) { spans.push_back({name, activity.start, activity.end}); };
+    const auto add = [&](const auto& activity, const char* name) {
+      spans.push_back({name, activity.start, activity.end});
+    };
     switch (record->kind) {
       case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
         const auto& kernel = *reinterpret_cast<const CUpti_ActivityKernel10*>(record);
         add(kernel, kernel.name);
         break;
       }
-      case CUPTI_ACTIVITY_KIND_MEMCPY: add(*reinterpret_cast<const CUpti_ActivityMemcpy6*>(record), "copy"); break;
-      case CUPTI_ACTIVITY_KIND_MEMSET: add(*reinterpret_cast<const CUpti_ActivityMemset4*>(record), "fill"); break;
-      default: break;
+      case CUPTI_ACTIVITY_KIND_MEMCPY:
+        add(*reinterpret_cast<const CUpti_ActivityMemcpy6*>(record), "copy");
+        break;
+      case CUPTI_ACTIVITY_KIND_MEMSET:
+        add(*reinterpret_cast<const CUpti_ActivityMemset4*>(record), "fill");
+        break;
+      default:
+        break;
     }
   }
   std::free(buffer);
@@ -50,7 +58,8 @@ void write() {
   FILE* const out = std::fopen(std::getenv("KERNEL_TRACE"), "w");
   if (out == nullptr) return;
   for (const Span& span : spans) {
-    std::fprintf(out, "%s\t%llu\t%llu\n", span.name.c_str(), static_cast<unsigned long long>(span.begin),
+    std::fprintf(out, "%s\t%llu\t%llu\n", span.name.c_str(),
+                 static_cast<unsigned long long>(span.begin),
                  static_cast<unsigned long long>(span.end - span.begin));
   }
   std::fclose(out);
@@ -62,8 +71,8 @@ extern "C" int InitializeInjection() {
   constexpr uint32_t kFlushMilliseconds = 200;  // at exit the context may be gone
   if (std::getenv("KERNEL_TRACE") == nullptr) return 1;
   cuptiActivityRegisterCallbacks(give_buffer, take_buffer);
-  for (const CUpti_ActivityKind kind :
-       {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET}) {
+  for (const CUpti_ActivityKind kind : {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+                                        CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET}) {
     cuptiActivityEnable(kind);
   }
   cuptiActivityFlushPeriod(kFlushMilliseconds);

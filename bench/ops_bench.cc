@@ -34,8 +34,9 @@ class Bench : public GradientWriter {
       ids_.push_back(int32_t(t * 7919 % kVocab)), positions_.push_back(int32_t(t % length));
       types_.push_back(int32_t(t % 2)), row_of_.push_back(int32_t(t / length));
     }
-    for (int64_t s = 0; s <= sequences; ++s)
+    for (int64_t s = 0; s <= sequences; ++s) {
       starts_.push_back(int32_t(s * length)), samples_.push_back(uint64_t(s));
+    }
     batch_ = {.dims = {tokens, sequences, length},
               .ids = ids_.data(),
               .positions = positions_.data(),
@@ -93,8 +94,9 @@ class Bench : public GradientWriter {
     return {held.data.data(), DType::kF32, held.rows, held.cols};
   }
   ValueId gradient(ValueId v) {
-    if (!gradients_.count(v))
+    if (!gradients_.count(v)) {
       gradients_[v] = value(values_[size_t(v)].rows, values_[size_t(v)].cols);
+    }
     return gradients_[v];
   }
 
@@ -251,14 +253,19 @@ void register_all() {
   both_directions("linear_gelu",
                   [](benchmark::State& s, Direction d) { linear_case(s, d, Activation::kGelu); },
                   {{8, 128, kHidden, kFfn}, {32, 24, kHidden, kFfn}});
-  const auto register_quantized = [](const char* name, Activation activation, const std::vector<std::vector<int64_t>>& cases) {
+  const auto register_quantized = [](const char* name, Activation activation,
+                                     const std::vector<std::vector<int64_t>>& cases) {
     auto* const registered = benchmark::RegisterBenchmark(name, quantized_linear_case, activation);
     registered->UseRealTime()->Unit(benchmark::kMillisecond);
     for (const auto& arguments : cases) registered->Args(arguments);
   };
   register_quantized("quantized_linear_none", Activation::kNone,
-                     {{1024, kHidden, 3 * kHidden}, {1024, kHidden, kHidden}, {1024, kFfn, kHidden}, {1, kHidden, 3 * kHidden}});
-  register_quantized("quantized_linear_gelu", Activation::kGelu, {{1024, kHidden, kFfn}, {768, kHidden, kFfn}});
+                     {{1024, kHidden, 3 * kHidden},
+                      {1024, kHidden, kHidden},
+                      {1024, kFfn, kHidden},
+                      {1, kHidden, 3 * kHidden}});
+  register_quantized("quantized_linear_gelu", Activation::kGelu,
+                     {{1024, kHidden, kFfn}, {768, kHidden, kFfn}});
   both_directions("linear_epilogue_gelu", epilogue_case, batches);
   both_directions(
       "attention", attention_case,

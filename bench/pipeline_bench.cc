@@ -1,9 +1,11 @@
-// How fast the data pipeline is: tokens a second while the cache is built from the file, and packed batches, shuffled, from the
-// cache; and whether every epoch visits every row once, also where a stream begins in its middle, as after a restart.
+// How fast the data pipeline is: tokens a second while the cache is built from the file, and packed
+// batches, shuffled, from the cache; and whether every epoch visits every row once, also where a
+// stream begins in its middle, as after a restart.
 //   pipeline_bench MODEL-FOLDER DATA-FILES [BATCH-SIZE [EPOCHS]]
 //   pipeline_bench --beside-training MODEL-FOLDER DATA-FILES [BATCH-SIZE [EPOCHS]]
-// The second form measures both, on one thread each, while the model is trained on the same files by another thread, which has
-// a pipeline of its own; and how fast that training is with and without company. `taskset -c 0,1` keeps all of it on two cores.
+// The second form measures both, on one thread each, while the model is trained on the same files
+// by another thread, which has a pipeline of its own; and how fast that training is with and
+// without company. `taskset -c 0,1` keeps all of it on two cores.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -32,7 +34,9 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 struct Arguments {
   bool beside_training = false;
@@ -43,7 +47,10 @@ struct Arguments {
 // A folder that goes with the object.
 class ScratchFolder {
  public:
-  ScratchFolder() : path_(fs::temp_directory_path() / fmt::format("snug-pipeline-bench-{}", ::getpid())) { fs::create_directories(path_); }
+  ScratchFolder()
+      : path_(fs::temp_directory_path() / fmt::format("snug-pipeline-bench-{}", ::getpid())) {
+    fs::create_directories(path_);
+  }
   ~ScratchFolder() { fs::remove_all(path_); }
   const fs::path& path() const { return path_; }
 
@@ -54,7 +61,8 @@ class ScratchFolder {
 // A run of the whole program on one thread, for as long as the object lives.
 class Training {
  public:
-  Training(const Arguments& arguments, const fs::path& output) : thread_([this, options = options(arguments, output)] { work(options); }) {}
+  Training(const Arguments& arguments, const fs::path& output)
+      : thread_([this, options = options(arguments, output)] { work(options); }) {}
   ~Training() {
     stopping_ = true;
     thread_.join();
@@ -106,12 +114,14 @@ class Training {
   std::thread thread_;
 };
 
-Dataset open_data(const Arguments& arguments, const ModelFolder& folder, const fs::path& caches, int threads) {
+Dataset open_data(const Arguments& arguments, const ModelFolder& folder, const fs::path& caches,
+                  int threads) {
   DatasetOptions options;
   options.encoding.max_length = size_t(folder.config.max_length());
   options.cache_folder = caches;
   options.threads = threads;
-  return Dataset::open(find_data_files("DATA-FILES", arguments.files).files, *folder.tokenizer, options);
+  return Dataset::open(find_data_files("DATA-FILES", arguments.files).files, *folder.tokenizer,
+                       options);
 }
 
 struct Delivered {
@@ -138,7 +148,8 @@ Delivered deliver(const Dataset& data, const Arguments& arguments) {
   }
   const double seconds = seconds_since(start);
   for (uint64_t row = 0; row < data.rows(); ++row) expected += mix64(row);
-  return {double(tokens) / seconds, double(examples) / seconds, std::ranges::all_of(checksums, [&](uint64_t sum) { return sum == expected; })};
+  return {double(tokens) / seconds, double(examples) / seconds,
+          std::ranges::all_of(checksums, [&](uint64_t sum) { return sum == expected; })};
 }
 
 void run(const Arguments& arguments) {
@@ -147,9 +158,12 @@ void run(const Arguments& arguments) {
   const Dataset data = open_data(arguments, folder, cache_folder({}), num_threads());
   const double opening = seconds_since(start);
   const Delivered delivered = deliver(data, arguments);
-  fmt::print("{{\"rows\": {}, \"tokens\": {}, \"open_seconds\": {:.2f}, \"tokens_per_second\": {:.0f}, \"examples_per_second\": {:.0f}, "
-             "\"every_row_once\": {}}}\n",
-             data.rows(), data.tokens(), opening, delivered.tokens_per_second, delivered.examples_per_second, delivered.every_row_once);
+  fmt::print(
+      "{{\"rows\": {}, \"tokens\": {}, \"open_seconds\": {:.2f}, \"tokens_per_second\": {:.0f}, "
+      "\"examples_per_second\": {:.0f}, "
+      "\"every_row_once\": {}}}\n",
+      data.rows(), data.tokens(), opening, delivered.tokens_per_second,
+      delivered.examples_per_second, delivered.every_row_once);
 }
 
 void run_beside_training(const Arguments& arguments) {
@@ -157,18 +171,24 @@ void run_beside_training(const Arguments& arguments) {
   const ModelFolder folder = open_model_folder(arguments.model);
   const ScratchFolder scratch;
   Training training(arguments, scratch.path());
-  const double alone = training.speed_during([] { std::this_thread::sleep_for(std::chrono::seconds(3)); });
+  const double alone =
+      training.speed_during([] { std::this_thread::sleep_for(std::chrono::seconds(3)); });
   const auto start = Clock::now();
   std::optional<Dataset> data;
-  const double beside_reading = training.speed_during([&] { data = open_data(arguments, folder, scratch.path() / "caches", 1); });
+  const double beside_reading = training.speed_during(
+      [&] { data = open_data(arguments, folder, scratch.path() / "caches", 1); });
   const double reading = seconds_since(start);
   Delivered delivered;
-  const double beside_batches = training.speed_during([&] { delivered = deliver(*data, arguments); });
-  fmt::print("{{\"rows\": {}, \"tokens\": {}, \"from_file_tokens_per_second\": {:.0f}, \"batches_tokens_per_second\": {:.0f}, "
-             "\"every_row_once\": {}, \"training_tokens_per_second\": {{\"alone\": {:.0f}, \"beside_reading\": {:.0f}, \"beside_batches\": "
-             "{:.0f}}}}}\n",
-             data->rows(), data->tokens(), double(data->tokens()) / reading, delivered.tokens_per_second, delivered.every_row_once, alone,
-             beside_reading, beside_batches);
+  const double beside_batches =
+      training.speed_during([&] { delivered = deliver(*data, arguments); });
+  fmt::print(
+      "{{\"rows\": {}, \"tokens\": {}, \"from_file_tokens_per_second\": {:.0f}, "
+      "\"batches_tokens_per_second\": {:.0f}, "
+      "\"every_row_once\": {}, \"training_tokens_per_second\": {{\"alone\": {:.0f}, "
+      "\"beside_reading\": {:.0f}, \"beside_batches\": "
+      "{:.0f}}}}}\n",
+      data->rows(), data->tokens(), double(data->tokens()) / reading, delivered.tokens_per_second,
+      delivered.every_row_once, alone, beside_reading, beside_batches);
 }
 
 }  // namespace
@@ -180,7 +200,9 @@ int main(int argc, char** argv) {
   arguments.beside_training = !words.empty() && words[0] == "--beside-training";
   if (arguments.beside_training) words.erase(words.begin());
   if (words.size() < 2) {
-    fmt::print(stderr, "usage: {} [--beside-training] MODEL-FOLDER DATA-FILES [BATCH-SIZE [EPOCHS]]\n", argv[0]);
+    fmt::print(stderr,
+               "usage: {} [--beside-training] MODEL-FOLDER DATA-FILES [BATCH-SIZE [EPOCHS]]\n",
+               argv[0]);
     return 2;
   }
   arguments.model = words[0];

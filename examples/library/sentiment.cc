@@ -13,7 +13,9 @@ int main(int argc, char** argv) {
       snug::InferenceOptions options;
       options.model = argv[1];
       options.text = argv[i];
-      snug::predict(options, [&](const snug::Prediction& p) { std::printf("%s\t%.3f\t%s\n", p.label.c_str(), p.score, argv[i]); });
+      snug::predict(options, [&](const snug::Prediction& p) {
+        std::printf("%s\t%.3f\t%s\n", p.label.c_str(), p.score, argv[i]);
+      });
     }
   } catch (const snug::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

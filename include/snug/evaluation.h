@@ -1,4 +1,5 @@
-// What an evaluation says: numbers by name, and tables of precision and recall where there are classes.
+// What an evaluation says: numbers by name, and tables of precision and recall where there are
+// classes.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +16,11 @@ struct ScoreRow {
 };
 
 struct ScoreReport {
-  std::string unit;                // what a row is about: class, label, entity; empty where there are no tables
+  std::string unit;  // what a row is about: class, label, entity; empty where there are no tables
   std::vector<ScoreRow> rows;
   std::vector<ScoreRow> averages;  // micro, macro, weighted; of several labels a text also samples
-  // [expected][predicted] in the order of rows; empty where an example may have several labels, and for many classes.
+  // [expected][predicted] in the order of rows; empty where an example may have several labels, and
+  // for many classes.
   std::vector<std::vector<uint64_t>> confusion;
 
   std::string to_text() const;  // for a terminal: of many rows those that are worst

@@ -1,4 +1,5 @@
-// One function per group of subcommands: it declares their flags and what they run. Nothing else happens here.
+// One function per group of subcommands: it declares their flags and what they run. Nothing else
+// happens here.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -24,7 +25,8 @@ void add_model_flag(CLI::App& command, CommonOptions& options);
 void add_memory_flags(CLI::App& command, CommonOptions& options);
 void add_long_text_flags(CLI::App& command, CommonOptions& options);
 // Files as data_files.h has them; given several times, all count.
-CLI::Option* add_files_option(CLI::App& command, const std::string& names, std::string& list, const std::string& description);
+CLI::Option* add_files_option(CLI::App& command, const std::string& names, std::string& list,
+                              const std::string& description);
 void add_bad_rows_flag(CLI::App& command, CommonOptions& options);
 void add_column_flags(CLI::App& command, CommonOptions& options, bool with_label);
 

@@ -44,7 +44,10 @@ std::vector<std::string> shown_names(const CLI::Option& option) {
   for (const std::string& name : option.get_snames()) names.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) {
     const std::string shown = "--" + name;
-    if (name.find('_') == std::string::npos && std::find(names.begin(), names.end(), shown) == names.end()) names.push_back(shown);
+    if (name.find('_') == std::string::npos &&
+        std::find(names.begin(), names.end(), shown) == names.end()) {
+      names.push_back(shown);
+    }
   }
   return names;
 }
@@ -52,7 +55,9 @@ std::vector<std::string> shown_names(const CLI::Option& option) {
 std::string HelpFormatter::make_usage(const CLI::App* command, std::string name) const {
   std::string line = "Usage: " + name;
   for (const CLI::Option* option : command->get_options()) {
-    if (option->get_required() && option->nonpositional()) line += " " + shown_names(*option).front() + value_of(*option);
+    if (option->get_required() && option->nonpositional()) {
+      line += " " + shown_names(*option).front() + value_of(*option);
+    }
   }
   for (const CLI::Option* option : command->get_options()) {
     if (option->get_positional()) line += " " + make_option_usage(option);
@@ -62,7 +67,8 @@ std::string HelpFormatter::make_usage(const CLI::App* command, std::string name)
 }
 
 std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positional) const {
-  std::string name = is_positional ? option->get_name(true) : CLI::detail::join(shown_names(*option), ", ");
+  std::string name =
+      is_positional ? option->get_name(true) : CLI::detail::join(shown_names(*option), ", ");
   if (!is_positional) name += value_of(*option);
   std::string meaning = option->get_description();
   const std::string usual = option->get_default_str();
@@ -71,7 +77,8 @@ std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positi
   return entry(name, meaning);
 }
 
-std::string HelpFormatter::make_group(std::string group, bool is_positional, std::vector<const CLI::Option*> options) const {
+std::string HelpFormatter::make_group(std::string group, bool is_positional,
+                                      std::vector<const CLI::Option*> options) const {
   std::string lines = group + ":\n";
   for (const CLI::Option* option : options) lines += make_option(option, is_positional);
   return is_positional ? lines + "\n" : lines;
@@ -81,6 +88,8 @@ std::string HelpFormatter::make_subcommand(const CLI::App* command) const {
   return entry(command->get_name(), command->get_description());
 }
 
-void begin_group(CLI::App& command, const char* heading) { command.option_defaults()->group(heading); }
+void begin_group(CLI::App& command, const char* heading) {
+  command.option_defaults()->group(heading);
+}
 
 }  // namespace snug

@@ -5,12 +5,14 @@
 
 namespace snug {
 
-// Flags in one spelling each, with their values, what they mean wrapped beside them, and their defaults.
+// Flags in one spelling each, with their values, what they mean wrapped beside them, and their
+// defaults.
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App* command, std::string name) const override;
   std::string make_option(const CLI::Option* option, bool is_positional) const override;
-  std::string make_group(std::string group, bool is_positional, std::vector<const CLI::Option*> options) const override;
+  std::string make_group(std::string group, bool is_positional,
+                         std::vector<const CLI::Option*> options) const override;
   std::string make_subcommand(const CLI::App* command) const override;
 };
 

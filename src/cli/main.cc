@@ -24,7 +24,8 @@ int report(const Error& error) {
   return int(error.kind());
 }
 
-// CLI11 wraps or clamps whole numbers that have no room in 64 bits, and takes -1 for the largest of those without a sign.
+// CLI11 wraps or clamps whole numbers that have no room in 64 bits, and takes -1 for the largest of
+// those without a sign.
 std::string wrapped_number(const std::string& text, bool has_sign) {
   errno = 0;
   if (has_sign) {
@@ -62,7 +63,9 @@ int run(int argc, char** argv) {
     command->group("Commands");
     refuse_wrapped_numbers(*command);
   }
-  app.footer("snug COMMAND --help explains the flags of a command; --learning_rate means --learning-rate, as everywhere.");
+  app.footer(
+      "snug COMMAND --help explains the flags of a command; --learning_rate means --learning-rate, "
+      "as everywhere.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -75,7 +78,9 @@ int run(int argc, char** argv) {
   } catch (const std::exception& error) {
     return report(Error(ErrorKind::kInput, error.what()));
   }
-  if (std::fflush(stdout) != 0) return report(Error(ErrorKind::kStorage, "cannot write to standard output"));
+  if (std::fflush(stdout) != 0) {
+    return report(Error(ErrorKind::kStorage, "cannot write to standard output"));
+  }
   return g_exit_code;
 }
 
@@ -87,7 +92,8 @@ void set_exit_code(int code) { g_exit_code = code; }
 
 int main(int argc, char** argv) {
   snug::sleep_at_barriers(argv);
-  // A closed pipe and a limit on the size of files are errors of the write, not the end of a training run.
+  // A closed pipe and a limit on the size of files are errors of the write, not the end of a
+  // training run.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   snug::settle_allocator();

@@ -15,19 +15,34 @@ namespace {
 
 void add_init(CLI::App& app) {
   const auto options = std::make_shared<InitOptions>();
-  CLI::App* command = app.add_subcommand("init", "a fresh model folder with a vocabulary learned from your text");
-  command->add_option(spellings("--model-type"), options->model_type, "bert, roberta or gpt2")->capture_default_str();
-  command->add_option(spellings("--train,--train-file"), options->train, "text to learn the vocabulary from")->required();
-  command->add_option(spellings("--text-column"), options->text_column, "column of the text [usual names]");
-  command->add_flag_callback(spellings("--no-header"), [options] { options->header = false; }, "the first line is data");
-  command->add_option(spellings("--vocab-size"), options->vocab_size, "tokens")->capture_default_str();
-  command->add_option(spellings("--hidden-size"), options->hidden_size, "width")->capture_default_str();
-  command->add_option(spellings("--num-hidden-layers"), options->num_hidden_layers, "layers")->capture_default_str();
-  command->add_option(spellings("--num-attention-heads"), options->num_attention_heads, "heads")->capture_default_str();
-  command->add_option(spellings("--intermediate-size"), options->intermediate_size, "[four times the width]");
-  command->add_option(spellings("--max-position-embeddings"), options->max_position_embeddings, "longest text in tokens")
+  CLI::App* command =
+      app.add_subcommand("init", "a fresh model folder with a vocabulary learned from your text");
+  command->add_option(spellings("--model-type"), options->model_type, "bert, roberta or gpt2")
       ->capture_default_str();
-  command->add_flag("!--cased", options->lowercase, "bert: keep upper case and accents; the others always do");
+  command
+      ->add_option(spellings("--train,--train-file"), options->train,
+                   "text to learn the vocabulary from")
+      ->required();
+  command->add_option(spellings("--text-column"), options->text_column,
+                      "column of the text [usual names]");
+  command->add_flag_callback(
+      spellings("--no-header"), [options] { options->header = false; }, "the first line is data");
+  command->add_option(spellings("--vocab-size"), options->vocab_size, "tokens")
+      ->capture_default_str();
+  command->add_option(spellings("--hidden-size"), options->hidden_size, "width")
+      ->capture_default_str();
+  command->add_option(spellings("--num-hidden-layers"), options->num_hidden_layers, "layers")
+      ->capture_default_str();
+  command->add_option(spellings("--num-attention-heads"), options->num_attention_heads, "heads")
+      ->capture_default_str();
+  command->add_option(spellings("--intermediate-size"), options->intermediate_size,
+                      "[four times the width]");
+  command
+      ->add_option(spellings("--max-position-embeddings"), options->max_position_embeddings,
+                   "longest text in tokens")
+      ->capture_default_str();
+  command->add_flag("!--cased", options->lowercase,
+                    "bert: keep upper case and accents; the others always do");
   command->add_option("--seed", options->seed, "of the weights")->capture_default_str();
   command->add_option(spellings("--output-dir"), options->output_dir, "the new folder")->required();
   command->callback([options] { init_model(*options); });
@@ -35,9 +50,14 @@ void add_init(CLI::App& app) {
 
 void add_merge(CLI::App& app) {
   const auto options = std::make_shared<MergeOptions>();
-  CLI::App* command = app.add_subcommand("merge", "add an adapter to the model it belongs to: a plain model folder");
-  command->add_option("--adapter", options->adapter, "folder of adapters, as snug train --lora-rank or PEFT write it")->required();
-  command->add_option("--model", options->model, "the model it belongs to [the one its configuration names]");
+  CLI::App* command = app.add_subcommand(
+      "merge", "add an adapter to the model it belongs to: a plain model folder");
+  command
+      ->add_option("--adapter", options->adapter,
+                   "folder of adapters, as snug train --lora-rank or PEFT write it")
+      ->required();
+  command->add_option("--model", options->model,
+                      "the model it belongs to [the one its configuration names]");
   command->add_option(spellings("--output-dir"), options->output_dir, "the new folder")->required();
   command->callback([options] { merge_adapter(*options); });
 }
@@ -48,9 +68,14 @@ void add_quantize(CLI::App& app) {
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("quantize", "a model folder whose large matrices are int8: a quarter of fp32");
-  command->add_option(spellings("--model,--model-name-or-path"), flags->options.model, "Hugging Face model folder")->required();
-  command->add_option(spellings("--output-dir"), flags->options.output_dir, "the new folder")->required();
+  CLI::App* command = app.add_subcommand(
+      "quantize", "a model folder whose large matrices are int8: a quarter of fp32");
+  command
+      ->add_option(spellings("--model,--model-name-or-path"), flags->options.model,
+                   "Hugging Face model folder")
+      ->required();
+  command->add_option(spellings("--output-dir"), flags->options.output_dir, "the new folder")
+      ->required();
   command->add_flag("--json", flags->json, "one JSON object on standard output");
   command->callback([flags] {
     const QuantizeSummary summary = quantize(flags->options);
@@ -63,9 +88,10 @@ void add_quantize(CLI::App& app) {
       std::puts(json.dump(2).c_str());
       return;
     }
-    std::puts(fmt::format("{} of weights became {}, {:.1f} % of fp32\nwhat that costs: snug eval --model {} --compare-with {} --data FILE",
-                          format_bytes(summary.original_bytes), format_bytes(summary.bytes), 100 * share,
-                          flags->options.output_dir, flags->options.model)
+    std::puts(fmt::format("{} of weights became {}, {:.1f} % of fp32\nwhat that costs: snug eval "
+                          "--model {} --compare-with {} --data FILE",
+                          format_bytes(summary.original_bytes), format_bytes(summary.bytes),
+                          100 * share, flags->options.output_dir, flags->options.model)
                   .c_str());
   });
 }
@@ -76,7 +102,8 @@ void add_inspect(CLI::App& app) {
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("inspect", "architecture, parameters, data types and bytes of a model folder");
+  CLI::App* command = app.add_subcommand(
+      "inspect", "architecture, parameters, data types and bytes of a model folder");
   command->add_option("folder", flags->folder, "Hugging Face model folder")->required();
   command->add_flag("--json", flags->json, "one JSON object on standard output");
   command->callback([flags] {
@@ -88,7 +115,9 @@ void add_inspect(CLI::App& app) {
       const TensorEntry& tensor = *files.find(name);
       dtypes[std::string(dtype_name(tensor.dtype))] += tensor.bytes();
       const bool scales = config.quantized && name.ends_with("_scale");
-      if ((is_float(tensor.dtype) && !scales) || tensor.dtype == DType::kI8) elements += tensor.elements();
+      if ((is_float(tensor.dtype) && !scales) || tensor.dtype == DType::kI8) {
+        elements += tensor.elements();
+      }
     }
     const OrderedJson json = {{"model_type", model_type(config.family)},
                               {"architectures", config.architectures},
@@ -108,7 +137,9 @@ void add_inspect(CLI::App& app) {
       std::puts(json.dump(2).c_str());
       return;
     }
-    for (const auto& [name, value] : json.items()) std::puts(fmt::format("{:<18}{}", name, value.dump()).c_str());
+    for (const auto& [name, value] : json.items()) {
+      std::puts(fmt::format("{:<18}{}", name, value.dump()).c_str());
+    }
   });
 }
 
@@ -118,8 +149,11 @@ void add_doctor(CLI::App& app) {
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("doctor", "device, memory, libraries and the limits that apply");
-  command->add_option("--device", flags->options.device, "cpu, cuda, cuda:N; auto: a GPU where this snug can use one")
+  CLI::App* command =
+      app.add_subcommand("doctor", "device, memory, libraries and the limits that apply");
+  command
+      ->add_option("--device", flags->options.device,
+                   "cpu, cuda, cuda:N; auto: a GPU where this snug can use one")
       ->capture_default_str();
   command->add_flag("--json", flags->json, "one JSON object on standard output");
   command->callback([flags] {
@@ -130,7 +164,9 @@ void add_doctor(CLI::App& app) {
       std::puts(report.dump(2).c_str());
       return;
     }
-    for (const auto& [name, value] : report.items()) std::puts(fmt::format("{:<30}{}", name, value.get<std::string>()).c_str());
+    for (const auto& [name, value] : report.items()) {
+      std::puts(fmt::format("{:<30}{}", name, value.get<std::string>()).c_str());
+    }
   });
 }
 

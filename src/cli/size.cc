@@ -28,9 +28,11 @@ uint64_t parse_size(const std::string& text) {
   std::string unit(end, text.data() + text.size());
   while (!unit.empty() && unit.front() == ' ') unit.erase(0, 1);
   const double bytes = number * unit_bytes(unit);
-  const bool valid = error == std::errc() && std::isfinite(number) && number >= 0 && unit_bytes(unit) > 0 && bytes < 0x1p63;
+  const bool valid = error == std::errc() && std::isfinite(number) && number >= 0 &&
+                     unit_bytes(unit) > 0 && bytes < 0x1p63;
   if (!valid) {
-    fail(ErrorKind::kUsage, "\"{}\" is not a size; write it as 8GiB, 8GB, 512MiB or in bytes", text);
+    fail(ErrorKind::kUsage, "\"{}\" is not a size; write it as 8GiB, 8GB, 512MiB or in bytes",
+         text);
   }
   return uint64_t(bytes);
 }

@@ -18,7 +18,8 @@ TEST(ParseSize, ReadsDecimalAndBinaryUnits) {
 }
 
 TEST(ParseSize, RefusesEverythingElse) {
-  for (const char* text : {"", "GiB", "-1GiB", "nan", "inf", "8 bananas", "8GiBs", "1e30GiB", "--", "8,5GB"}) {
+  for (const char* text :
+       {"", "GiB", "-1GiB", "nan", "inf", "8 bananas", "8GiBs", "1e30GiB", "--", "8,5GB"}) {
     EXPECT_THROW(parse_size(text), Error) << text;
   }
 }

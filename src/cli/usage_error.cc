@@ -18,7 +18,9 @@ size_t distance(const std::string& a, const std::string& b) {
     now[0] = i;
     for (size_t j = 1; j <= b.size(); ++j) {
       now[j] = std::min({last[j] + 1, now[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) now[j] = std::min(now[j], before[j - 2] + 1);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        now[j] = std::min(now[j], before[j - 2] + 1);
+      }
     }
     before = std::exchange(last, now);
   }
@@ -39,14 +41,18 @@ Error unknown_command(const CLI::App& app, const std::string& word) {
 }
 
 Error unknown_word(const CLI::App& command, const std::string& word, const std::string& hint) {
-  if (word[0] != '-') return Error(ErrorKind::kUsage, fmt::format("snug {}: '{}' belongs to no flag", command.get_name(), word), hint);
+  if (word[0] != '-') {
+    return Error(ErrorKind::kUsage,
+                 fmt::format("snug {}: '{}' belongs to no flag", command.get_name(), word), hint);
+  }
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : shown_names(*option)) names.push_back(name);
   }
   std::string flag = word.substr(0, word.find('='));
   std::replace(flag.begin(), flag.end(), '_', '-');
-  return Error(ErrorKind::kUsage, fmt::format("snug {} has no flag {}", command.get_name(), word), suggestion(flag, names) + hint);
+  return Error(ErrorKind::kUsage, fmt::format("snug {} has no flag {}", command.get_name(), word),
+               suggestion(flag, names) + hint);
 }
 
 }  // namespace
@@ -63,7 +69,8 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
 
 Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining();
-  const std::vector<const CLI::App*> chosen = app.get_subcommands([&](const CLI::App* command) { return app.got_subcommand(command); });
+  const std::vector<const CLI::App*> chosen =
+      app.get_subcommands([&](const CLI::App* command) { return app.got_subcommand(command); });
   if (chosen.empty()) {
     if (!unknown.empty()) return unknown_command(app, unknown.front());
     return Error(ErrorKind::kUsage, "say what snug shall do", "snug --help lists the commands");
@@ -72,9 +79,11 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const std::string hint = fmt::format("snug {} --help explains its flags", command.get_name());
   // A flag that is not known leaves its value behind as well: the flag is the one to name.
   std::vector<std::string> left = command.remaining();
-  std::stable_partition(left.begin(), left.end(), [](const std::string& word) { return word.starts_with('-'); });
+  std::stable_partition(left.begin(), left.end(),
+                        [](const std::string& word) { return word.starts_with('-'); });
   if (!left.empty()) return unknown_word(command, left.front(), hint);
-  return Error(ErrorKind::kUsage, fmt::format("snug {}: {}", command.get_name(), error.what()), hint);
+  return Error(ErrorKind::kUsage, fmt::format("snug {}: {}", command.get_name(), error.what()),
+               hint);
 }
 
 }  // namespace snug

@@ -12,7 +12,8 @@ namespace snug {
 // The candidate that is most like the word, as one types it wrong; "" where none is near.
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
 
-// Names the word that is not known, before anything that may be missing because of it, and what comes near it.
+// Names the word that is not known, before anything that may be missing because of it, and what
+// comes near it.
 Error usage_error(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace snug

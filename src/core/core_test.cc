@@ -27,18 +27,20 @@ TEST(Half, EveryBitPatternSurvivesTheRoundTrip) {
 }
 
 TEST(Half, RoundsToNearestEvenAndSaturatesToInfinity) {
-  EXPECT_EQ(float_to_half(1.0f + 0x1p-11f), float_to_half(1.0f));             // tie goes to even
-  EXPECT_EQ(float_to_half(1.0f + 3 * 0x1p-11f), float_to_half(1.0f) + 2);     // tie goes to even, upwards
+  EXPECT_EQ(float_to_half(1.0f + 0x1p-11f), float_to_half(1.0f));  // tie goes to even
+  EXPECT_EQ(float_to_half(1.0f + 3 * 0x1p-11f),
+            float_to_half(1.0f) + 2);  // tie goes to even, upwards
   EXPECT_EQ(float_to_half(65519.0f), 0x7bff);
   EXPECT_EQ(float_to_half(65520.0f), 0x7c00);
-  EXPECT_EQ(float_to_half(0x1p-25f), 0);                                       // tie with zero
+  EXPECT_EQ(float_to_half(0x1p-25f), 0);  // tie with zero
   EXPECT_EQ(float_to_half(0x1.8p-25f), 1);
   EXPECT_TRUE(std::isnan(half_to_float(float_to_half(std::numeric_limits<float>::quiet_NaN()))));
 }
 
 // The known-answer vectors of the Random123 distribution.
 TEST(Philox, KnownAnswers) {
-  EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}),
+            (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}),
             (std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
 }
@@ -65,7 +67,8 @@ TEST(ParseJson, RefusesDuplicatesDepthAndSaysWhere) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInput);
-    EXPECT_NE(std::string(error.what()).find("x.json: not valid JSON at byte 7"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("x.json: not valid JSON at byte 7"), std::string::npos)
+        << error.what();
   }
 }
 

@@ -8,7 +8,8 @@ namespace {
 
 constexpr uint32_t kPolynomial = 0x82f63b78;  // bits reversed
 
-// tables[k][b]: what byte b contributes with k bytes behind it, so that eight bytes are done at once.
+// tables[k][b]: what byte b contributes with k bytes behind it, so that eight bytes are done at
+// once.
 constexpr auto kTables = [] {
   std::array<std::array<uint32_t, 256>, 8> tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {

@@ -13,16 +13,26 @@ struct DTypeInfo {
 
 DTypeInfo info(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return {"fp32", 4, true};
-    case DType::kF16: return {"fp16", 2, true};
-    case DType::kBF16: return {"bf16", 2, true};
-    case DType::kF64: return {"fp64", 8, true};
-    case DType::kI64: return {"int64", 8, false};
-    case DType::kI32: return {"int32", 4, false};
-    case DType::kI16: return {"int16", 2, false};
-    case DType::kI8: return {"int8", 1, false};
-    case DType::kU8: return {"uint8", 1, false};
-    case DType::kBool: return {"bool", 1, false};
+    case DType::kF32:
+      return {"fp32", 4, true};
+    case DType::kF16:
+      return {"fp16", 2, true};
+    case DType::kBF16:
+      return {"bf16", 2, true};
+    case DType::kF64:
+      return {"fp64", 8, true};
+    case DType::kI64:
+      return {"int64", 8, false};
+    case DType::kI32:
+      return {"int32", 4, false};
+    case DType::kI16:
+      return {"int16", 2, false};
+    case DType::kI8:
+      return {"int8", 1, false};
+    case DType::kU8:
+      return {"uint8", 1, false};
+    case DType::kBool:
+      return {"bool", 1, false};
   }
   SNUG_CHECK(!"unknown dtype");
   return {};
@@ -50,7 +60,8 @@ uint16_t float_to_half(float value) {
   const uint32_t magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return sign | 0x7e00;   // NaN
   if (magnitude >= 0x477ff000) return sign | 0x7c00;  // rounds past 65504
-  if (magnitude < 0x38800000) {  // below 2^-14: adding 2^-1·2^... lines the subnormal up with fp32's last bits
+  if (magnitude <
+      0x38800000) {  // below 2^-14: adding 2^-1·2^... lines the subnormal up with fp32's last bits
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return sign | uint16_t(std::bit_cast<uint32_t>(shifted) - 0x3f000000u);
   }

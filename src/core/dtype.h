@@ -14,7 +14,7 @@ size_t dtype_bytes(DType dtype);
 std::string_view dtype_name(DType dtype);  // "fp32", "bf16", ...
 bool is_float(DType dtype);
 
-float half_to_float(uint16_t bits);  // IEEE binary16, subnormals, infinities and NaN included
+float half_to_float(uint16_t bits);   // IEEE binary16, subnormals, infinities and NaN included
 uint16_t float_to_half(float value);  // round to nearest even
 inline float bfloat16_to_float(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 uint16_t float_to_bfloat16(float value);  // round to nearest even, NaN stays NaN

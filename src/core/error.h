@@ -1,5 +1,5 @@
-// How snug fails. User's fault: throw Error with a kind, caught once in main and mapped to the exit code.
-// Our fault: SNUG_CHECK, which no input can reach.
+// How snug fails. User's fault: throw Error with a kind, caught once in main and mapped to the exit
+// code. Our fault: SNUG_CHECK, which no input can reach.
 #pragma once
 
 #include <fmt/format.h>

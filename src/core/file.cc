@@ -15,8 +15,8 @@
 namespace snug {
 namespace {
 
-// Written pages are pushed to the disk and dropped from the page cache this often, so that a large checkpoint does not
-// press a memory-limited container into reclaim.
+// Written pages are pushed to the disk and dropped from the page cache this often, so that a large
+// checkpoint does not press a memory-limited container into reclaim.
 constexpr uint64_t kSyncEvery = 32 << 20;
 
 std::string errno_text() { return std::strerror(errno); }
@@ -37,7 +37,8 @@ InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
   struct stat info;
   if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
     ::close(fd_);
-    fail(ErrorKind::kInput, "{}: is {}, expected a regular file", path.string(), special_kind(info.st_mode));
+    fail(ErrorKind::kInput, "{}: is {}, expected a regular file", path.string(),
+         special_kind(info.st_mode));
   }
   size_ = uint64_t(info.st_size);
   mtime_ns_ = int64_t(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
@@ -48,16 +49,23 @@ InputFile::~InputFile() {
 }
 
 InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(other.fd_), size_(other.size_), mtime_ns_(other.mtime_ns_) {
+    : path_(std::move(other.path_)),
+      fd_(other.fd_),
+      size_(other.size_),
+      mtime_ns_(other.mtime_ns_) {
   other.fd_ = -1;
 }
 
 size_t InputFile::read_some(uint64_t offset, void* destination, size_t bytes) const {
   size_t done = 0;
   while (done < bytes) {
-    const ssize_t n = ::pread(fd_, static_cast<char*>(destination) + done, bytes - done, off_t(offset + done));
+    const ssize_t n =
+        ::pread(fd_, static_cast<char*>(destination) + done, bytes - done, off_t(offset + done));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail(ErrorKind::kInput, "{}: cannot read at byte {}: {}", path_.string(), offset + done, errno_text());
+    if (n < 0) {
+      fail(ErrorKind::kInput, "{}: cannot read at byte {}: {}", path_.string(), offset + done,
+           errno_text());
+    }
     if (n == 0) break;
     done += size_t(n);
   }
@@ -67,7 +75,8 @@ size_t InputFile::read_some(uint64_t offset, void* destination, size_t bytes) co
 void InputFile::read_exactly(uint64_t offset, void* destination, size_t bytes) const {
   const size_t got = read_some(offset, destination, bytes);
   if (got != bytes) {
-    fail(ErrorKind::kInput, "{}: ends at byte {}, expected {} bytes at {}; was it truncated while in use?",
+    fail(ErrorKind::kInput,
+         "{}: ends at byte {}, expected {} bytes at {}; was it truncated while in use?",
          path_.string(), offset + got, bytes, offset);
   }
 }
@@ -79,7 +88,8 @@ void InputFile::drop_cache(uint64_t offset, uint64_t bytes) const {
 std::string read_small_file(const std::filesystem::path& path, uint64_t max_bytes) {
   const InputFile file(path);
   if (file.size() > max_bytes) {
-    fail(ErrorKind::kInput, "{}: {} bytes, expected at most {}", path.string(), file.size(), max_bytes);
+    fail(ErrorKind::kInput, "{}: {} bytes, expected at most {}", path.string(), file.size(),
+         max_bytes);
   }
   std::string text(file.size(), '\0');
   file.read_exactly(0, text.data(), text.size());
@@ -103,7 +113,10 @@ void OutputFile::write_at(uint64_t offset, const void* data, size_t bytes) {
   while (bytes > 0) {
     const ssize_t n = ::pwrite(fd_, source, bytes, off_t(offset));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail(ErrorKind::kStorage, "{}: cannot write at byte {}: {}", path_.string(), offset, errno_text());
+    if (n < 0) {
+      fail(ErrorKind::kStorage, "{}: cannot write at byte {}: {}", path_.string(), offset,
+           errno_text());
+    }
     source += n;
     offset += uint64_t(n);
     bytes -= size_t(n);
@@ -116,15 +129,20 @@ void OutputFile::write(const void* data, size_t bytes) {
   kill_point("file:after_write");
   position_ += bytes;
   if (position_ - synced_ < kSyncEvery) return;
-  // After a failed sync the kernel may call the lost pages clean, so it is never retried: the file is given up.
-  if (::fdatasync(fd_) != 0) fail(ErrorKind::kStorage, "{}: cannot sync: {}", path_.string(), errno_text());
+  // After a failed sync the kernel may call the lost pages clean, so it is never retried: the file
+  // is given up.
+  if (::fdatasync(fd_) != 0) {
+    fail(ErrorKind::kStorage, "{}: cannot sync: {}", path_.string(), errno_text());
+  }
   ::posix_fadvise(fd_, off_t(synced_), off_t(position_ - synced_), POSIX_FADV_DONTNEED);
   synced_ = position_;
 }
 
 void OutputFile::commit() {
   kill_point("file:before_sync");
-  if (::fsync(fd_) != 0) fail(ErrorKind::kStorage, "{}: cannot sync: {}", path_.string(), errno_text());
+  if (::fsync(fd_) != 0) {
+    fail(ErrorKind::kStorage, "{}: cannot sync: {}", path_.string(), errno_text());
+  }
   kill_point("file:after_sync");
   const int fd = std::exchange(fd_, -1);
   if (::close(fd) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
@@ -145,7 +163,9 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 void make_directories(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) fail(ErrorKind::kStorage, "{}: cannot create folder: {}", path.string(), error.message());
+  if (error) {
+    fail(ErrorKind::kStorage, "{}: cannot create folder: {}", path.string(), error.message());
+  }
 }
 
 void sync_directory(const std::filesystem::path& path) {
@@ -154,7 +174,9 @@ void sync_directory(const std::filesystem::path& path) {
   const int result = ::fsync(fd);
   ::close(fd);
   // Some file systems cannot sync a directory (EINVAL); there is nothing more to do there.
-  if (result != 0 && errno != EINVAL) fail(ErrorKind::kStorage, "{}: cannot sync folder: {}", path.string(), errno_text());
+  if (result != 0 && errno != EINVAL) {
+    fail(ErrorKind::kStorage, "{}: cannot sync folder: {}", path.string(), errno_text());
+  }
 }
 
 uint64_t available_bytes(const std::filesystem::path& path) {

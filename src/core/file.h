@@ -1,5 +1,5 @@
-// Files, checked where they are touched. Inputs are read with pread, never mapped: a file truncated under a mapping
-// is a SIGBUS, under pread it is an error. Outputs appear whole or not at all.
+// Files, checked where they are touched. Inputs are read with pread, never mapped: a file truncated
+// under a mapping is a SIGBUS, under pread it is an error. Outputs appear whole or not at all.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace snug {
 
-// A regular file open for reading. Directories, devices, FIFOs and sockets are refused by name (kInput).
+// A regular file open for reading. Directories, devices, FIFOs and sockets are refused by name
+// (kInput).
 class InputFile {
  public:
   explicit InputFile(const std::filesystem::path& path);
@@ -21,7 +22,8 @@ class InputFile {
   const std::filesystem::path& path() const { return path_; }
   uint64_t size() const { return size_; }  // at opening
   int64_t mtime_ns() const { return mtime_ns_; }
-  // Reads exactly [offset, offset + bytes); anything less is an error that names the file and the place.
+  // Reads exactly [offset, offset + bytes); anything less is an error that names the file and the
+  // place.
   void read_exactly(uint64_t offset, void* destination, size_t bytes) const;
   // Reads up to `bytes`, fewer only at the end of the file; returns the count.
   size_t read_some(uint64_t offset, void* destination, size_t bytes) const;
@@ -38,8 +40,9 @@ class InputFile {
 // The whole of a small file; refuses more than `max_bytes` (kInput).
 std::string read_small_file(const std::filesystem::path& path, uint64_t max_bytes = 64 << 20);
 
-// Writes to `path` under a temporary name in the same folder; commit() syncs the file, renames it over `path` and
-// syncs the folder. Destroyed without commit, it removes the temporary. Errors are kStorage and name the final path.
+// Writes to `path` under a temporary name in the same folder; commit() syncs the file, renames it
+// over `path` and syncs the folder. Destroyed without commit, it removes the temporary. Errors are
+// kStorage and name the final path.
 class OutputFile {
  public:
   explicit OutputFile(std::filesystem::path path);
@@ -49,7 +52,8 @@ class OutputFile {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  void write_at(uint64_t offset, const void* data, size_t bytes);  // does not move the end used by write()
+  void write_at(uint64_t offset, const void* data,
+                size_t bytes);  // does not move the end used by write()
   void commit();
 
  private:
@@ -61,6 +65,7 @@ class OutputFile {
 void write_file_atomically(const std::filesystem::path& path, std::string_view contents);
 void make_directories(const std::filesystem::path& path);
 void sync_directory(const std::filesystem::path& path);
-uint64_t available_bytes(const std::filesystem::path& path);  // free on the file system of `path`, for this user
+uint64_t available_bytes(
+    const std::filesystem::path& path);  // free on the file system of `path`, for this user
 
 }  // namespace snug

@@ -10,8 +10,8 @@ namespace {
 
 constexpr size_t kMaxDepth = 64;
 
-// Builds the document through nlohmann's DOM callbacks while watching depth and keys. Depth is refused before the
-// recursive destructor could meet it.
+// Builds the document through nlohmann's DOM callbacks while watching depth and keys. Depth is
+// refused before the recursive destructor could meet it.
 class StrictHandler : public nlohmann::json_sax<Json> {
  public:
   StrictHandler(Json& root, std::string_view origin) : builder_(root, true), origin_(origin) {}
@@ -20,7 +20,9 @@ class StrictHandler : public nlohmann::json_sax<Json> {
   bool boolean(bool value) override { return builder_.boolean(value); }
   bool number_integer(number_integer_t value) override { return builder_.number_integer(value); }
   bool number_unsigned(number_unsigned_t value) override { return builder_.number_unsigned(value); }
-  bool number_float(number_float_t value, const string_t& text) override { return builder_.number_float(value, text); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    return builder_.number_float(value, text);
+  }
   bool string(string_t& value) override { return builder_.string(value); }
   bool binary(binary_t& value) override { return builder_.binary(value); }
   bool start_object(size_t count) override {
@@ -29,7 +31,9 @@ class StrictHandler : public nlohmann::json_sax<Json> {
     return builder_.start_object(count);
   }
   bool key(string_t& name) override {
-    if (!keys_.back().insert(name).second) fail(ErrorKind::kInput, "{}: duplicate key \"{}\"", origin_, name);
+    if (!keys_.back().insert(name).second) {
+      fail(ErrorKind::kInput, "{}: duplicate key \"{}\"", origin_, name);
+    }
     return builder_.key(name);
   }
   bool end_object() override {
@@ -45,15 +49,21 @@ class StrictHandler : public nlohmann::json_sax<Json> {
     --depth_;
     return builder_.end_array();
   }
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception& error) override {
     std::string reason = error.what();
-    if (const size_t cut = reason.find("] "); cut != std::string::npos) reason = reason.substr(cut + 2);
-    fail(ErrorKind::kInput, "{}: not valid JSON at byte {}: {}", origin_, position, reason.substr(0, 200));
+    if (const size_t cut = reason.find("] "); cut != std::string::npos) {
+      reason = reason.substr(cut + 2);
+    }
+    fail(ErrorKind::kInput, "{}: not valid JSON at byte {}: {}", origin_, position,
+         reason.substr(0, 200));
   }
 
  private:
   void enter() {
-    if (++depth_ > kMaxDepth) fail(ErrorKind::kInput, "{}: JSON nested deeper than {}", origin_, kMaxDepth);
+    if (++depth_ > kMaxDepth) {
+      fail(ErrorKind::kInput, "{}: JSON nested deeper than {}", origin_, kMaxDepth);
+    }
   }
 
   nlohmann::detail::json_sax_dom_parser<Json> builder_;

@@ -1,4 +1,5 @@
-// Memory that may lie on another device, as files see it: read and written in pieces through host memory.
+// Memory that may lie on another device, as files see it: read and written in pieces through host
+// memory.
 #pragma once
 
 #include <algorithm>
@@ -53,16 +54,20 @@ class ScatteredMemory : public Memory {
   Block whole() { return {this, 0, bytes_}; }
 
   void read(size_t offset, std::span<std::byte> to) const override {
-    each(offset, to, [](const Block& block, size_t at, std::span<std::byte> part) { block.read(at, part); });
+    each(offset, to,
+         [](const Block& block, size_t at, std::span<std::byte> part) { block.read(at, part); });
   }
   void write(size_t offset, std::span<const std::byte> from) override {
-    each(offset, from, [](const Block& block, size_t at, std::span<const std::byte> part) { block.write(at, part); });
+    each(offset, from, [](const Block& block, size_t at, std::span<const std::byte> part) {
+      block.write(at, part);
+    });
   }
 
  private:
   template <class Bytes, class Each>
   void each(size_t offset, Bytes bytes, const Each& visit) const {
-    size_t i = size_t(std::upper_bound(starts_.begin(), starts_.end(), offset) - starts_.begin()) - 1;
+    size_t i =
+        size_t(std::upper_bound(starts_.begin(), starts_.end(), offset) - starts_.begin()) - 1;
     for (; !bytes.empty(); ++i) {
       const size_t at = offset - starts_[i], count = std::min(bytes.size(), blocks_[i].bytes - at);
       visit(blocks_[i], at, bytes.first(count));

@@ -19,7 +19,8 @@ NamelessFile::NamelessFile(const std::filesystem::path& folder, std::string purp
   std::string name = (folder / "nameless-XXXXXX").string();
   descriptor_ = ::mkostemp(name.data(), O_CLOEXEC);
   if (descriptor_ < 0) {
-    fail(ErrorKind::kStorage, "{}: cannot create a file for {}: {}", folder_, purpose_, std::strerror(errno));
+    fail(ErrorKind::kStorage, "{}: cannot create a file for {}: {}", folder_, purpose_,
+         std::strerror(errno));
   }
   ::unlink(name.c_str());
 }
@@ -44,14 +45,19 @@ void NamelessFile::reserve(uint64_t bytes, const char* advice) {
   const int status = bytes > 0 ? ::posix_fallocate(descriptor_, 0, off_t(bytes)) : 0;
   if (status == 0) return;
   throw Error(ErrorKind::kStorage,
-              fmt::format("{}: no room for {} of {}: {}", folder_, format_bytes(bytes), purpose_, std::strerror(status)), advice);
+              fmt::format("{}: no room for {} of {}: {}", folder_, format_bytes(bytes), purpose_,
+                          std::strerror(status)),
+              advice);
 }
 
 void NamelessFile::read(uint64_t offset, std::span<std::byte> to) const {
   for (size_t done = 0; done < to.size();) {
-    const ssize_t count = ::pread(descriptor_, to.data() + done, to.size() - done, off_t(offset + done));
+    const ssize_t count =
+        ::pread(descriptor_, to.data() + done, to.size() - done, off_t(offset + done));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail(ErrorKind::kStorage, "{}: cannot read {}: {}", folder_, purpose_, std::strerror(errno));
+    if (count < 0) {
+      fail(ErrorKind::kStorage, "{}: cannot read {}: {}", folder_, purpose_, std::strerror(errno));
+    }
     SNUG_CHECK(count > 0);  // nobody reads what has not been written
     done += size_t(count);
   }
@@ -59,9 +65,12 @@ void NamelessFile::read(uint64_t offset, std::span<std::byte> to) const {
 
 void NamelessFile::write(uint64_t offset, std::span<const std::byte> from) {
   for (size_t done = 0; done < from.size();) {
-    const ssize_t count = ::pwrite(descriptor_, from.data() + done, from.size() - done, off_t(offset + done));
+    const ssize_t count =
+        ::pwrite(descriptor_, from.data() + done, from.size() - done, off_t(offset + done));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail(ErrorKind::kStorage, "{}: cannot write {}: {}", folder_, purpose_, std::strerror(errno));
+    if (count < 0) {
+      fail(ErrorKind::kStorage, "{}: cannot write {}: {}", folder_, purpose_, std::strerror(errno));
+    }
     done += size_t(count);
   }
 }

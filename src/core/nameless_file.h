@@ -1,4 +1,5 @@
-// A file without a name, for what memory has no room for: it goes with the process, however that ends.
+// A file without a name, for what memory has no room for: it goes with the process, however that
+// ends.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,8 @@ namespace snug {
 
 class NamelessFile {
  public:
-  // In a folder that is made if need be. Every error is kStorage and names the folder and `purpose`: "optimizer state".
+  // In a folder that is made if need be. Every error is kStorage and names the folder and
+  // `purpose`: "optimizer state".
   NamelessFile(const std::filesystem::path& folder, std::string purpose);
   ~NamelessFile();
   NamelessFile(NamelessFile&& other) noexcept;

@@ -1,4 +1,5 @@
-// Philox, one call per lane of a Highway vector; bit for bit what philox.h defines. Included once per target.
+// Philox, one call per lane of a Highway vector; bit for bit what philox.h defines. Included once
+// per target.
 #if defined(SNUG_CORE_PHILOX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SNUG_CORE_PHILOX_INL_H_
 #undef SNUG_CORE_PHILOX_INL_H_

@@ -1,5 +1,6 @@
-// Counter-based randomness: Philox4x32 (Salmon et al. 2011), with ten rounds unless said otherwise. A draw is a pure function of (key, counter), so a
-// dropout mask does not know how examples were packed, and resuming has nothing to replay.
+// Counter-based randomness: Philox4x32 (Salmon et al. 2011), with ten rounds unless said otherwise.
+// A draw is a pure function of (key, counter), so a dropout mask does not know how examples were
+// packed, and resuming has nothing to replay.
 #pragma once
 
 #include <array>
@@ -14,7 +15,8 @@ template <int kRounds = 10>
 constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> c, std::array<uint32_t, 2> key) {
   for (int round = 0; round < kRounds; ++round) {
     const uint64_t p0 = uint64_t{kPhiloxMul0} * c[0], p1 = uint64_t{kPhiloxMul1} * c[2];
-    c = {uint32_t(p1 >> 32) ^ c[1] ^ key[0], uint32_t(p1), uint32_t(p0 >> 32) ^ c[3] ^ key[1], uint32_t(p0)};
+    c = {uint32_t(p1 >> 32) ^ c[1] ^ key[0], uint32_t(p1), uint32_t(p0 >> 32) ^ c[3] ^ key[1],
+         uint32_t(p0)};
     key[0] += kPhiloxWeyl0;
     key[1] += kPhiloxWeyl1;
   }

@@ -48,8 +48,8 @@ struct Flavour {
   const char *root, *limit, *usage, *inactive_cache;
 };
 constexpr Flavour kVersion2 = {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
-constexpr Flavour kVersion1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-                               "total_inactive_file"};
+constexpr Flavour kVersion1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes",
+                               "memory.usage_in_bytes", "total_inactive_file"};
 // Version 1 writes "no limit" as the largest multiple of the page size.
 constexpr uint64_t kUnlimited = uint64_t{1} << 60;
 
@@ -75,10 +75,13 @@ std::optional<Limit> cgroup_limit() {
     // "ID:CONTROLLERS:PATH"; version 2 has no controllers.
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
+    const std::string controllers = line.substr(first + 1, second - first - 1),
+                      path = line.substr(second + 1);
     std::optional<Limit> found;
     if (controllers.empty()) found = tightest(kVersion2, path);
-    if (("," + controllers + ",").find(",memory,") != std::string::npos) found = tightest(kVersion1, path);
+    if (("," + controllers + ",").find(",memory,") != std::string::npos) {
+      found = tightest(kVersion1, path);
+    }
     // In a container the path may be the host's: the mount's own root is the limit that applies.
     if (!found && controllers.empty()) found = tightest(kVersion2, "/");
     if (found && (!result || found->bytes < result->bytes)) result = found;
@@ -88,7 +91,8 @@ std::optional<Limit> cgroup_limit() {
 
 }  // namespace
 
-// The quick figure in /proc/self/status lags behind by up to 64 pages a processor; this one is counted.
+// The quick figure in /proc/self/status lags behind by up to 64 pages a processor; this one is
+// counted.
 uint64_t resident_bytes() { return field_kib("/proc/self/smaps_rollup", "Rss:") * 1024; }
 uint64_t peak_resident_bytes() { return field_kib("/proc/self/status", "VmHWM:") * 1024; }
 
@@ -120,9 +124,16 @@ void touch_libraries() {
   for (std::string line; std::getline(maps, line);) {
     unsigned long begin = 0, end = 0, inode = 0;
     char rights[5] = {};
-    if (std::sscanf(line.c_str(), "%lx-%lx %4s %*s %*s %lu", &begin, &end, rights, &inode) != 4) continue;
-    if (inode == 0 || rights[0] != 'r' || end - begin > kLargest || line.find(".so") == std::string::npos) continue;
-    for (uintptr_t at = begin; at < end; at += page) (void)*reinterpret_cast<const volatile char*>(at);
+    if (std::sscanf(line.c_str(), "%lx-%lx %4s %*s %*s %lu", &begin, &end, rights, &inode) != 4) {
+      continue;
+    }
+    if (inode == 0 || rights[0] != 'r' || end - begin > kLargest ||
+        line.find(".so") == std::string::npos) {
+      continue;
+    }
+    for (uintptr_t at = begin; at < end; at += page) {
+      (void)*reinterpret_cast<const volatile char*>(at);
+    }
   }
 }
 

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 
 namespace snug {
@@ -26,7 +26,11 @@ void say(const std::string& line) {
 void warn(const std::string& line) { say("warning: " + line); }
 
 Progress::Progress(std::string title, uint64_t total, std::string unit)
-    : title_(std::move(title)), unit_(std::move(unit)), total_(total), start_(Clock::now()), last_shown_(start_),
+    : title_(std::move(title)),
+      unit_(std::move(unit)),
+      total_(total),
+      start_(Clock::now()),
+      last_shown_(start_),
       terminal_(::isatty(STDERR_FILENO) == 1) {}
 
 void Progress::update(uint64_t done, const std::string& note) {
@@ -39,8 +43,10 @@ void Progress::update(uint64_t done, const std::string& note) {
   shown_ = true;
   std::string line = fmt::format("{}: {}", title_, done);
   if (total_ > 0) {
-    const double left = done > 0 ? since_start * double(total_ - std::min(done, total_)) / double(done) : 0;
-    line += fmt::format("/{} {} ({:.0f} %, {:.0f} s left)", total_, unit_, 100.0 * double(done) / double(total_), left);
+    const double left =
+        done > 0 ? since_start * double(total_ - std::min(done, total_)) / double(done) : 0;
+    line += fmt::format("/{} {} ({:.0f} %, {:.0f} s left)", total_, unit_,
+                        100.0 * double(done) / double(total_), left);
   } else {
     line += " " + unit_;
   }

@@ -1,5 +1,6 @@
-// One line on standard error for anything that may take over two seconds: nothing at all before that, at most ten
-// updates a second after, rewritten in place on a terminal and one line every ten seconds elsewhere.
+// One line on standard error for anything that may take over two seconds: nothing at all before
+// that, at most ten updates a second after, rewritten in place on a terminal and one line every ten
+// seconds elsewhere.
 #pragma once
 
 #include <chrono>

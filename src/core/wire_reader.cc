@@ -39,9 +39,12 @@ std::optional<WireField> take_field(std::string_view& message) {
     return field;
   };
   switch (*tag & 7) {
-    case 0: return number(Kind::kVarint, take_varint(message));
-    case 1: return number(Kind::kFixed64, take_fixed<uint64_t>(message));
-    case 5: return number(Kind::kFixed32, take_fixed<uint32_t>(message));
+    case 0:
+      return number(Kind::kVarint, take_varint(message));
+    case 1:
+      return number(Kind::kFixed64, take_fixed<uint64_t>(message));
+    case 5:
+      return number(Kind::kFixed32, take_fixed<uint32_t>(message));
     case 2: {
       const auto length = take_varint(message);
       if (!length || *length > message.size()) return std::nullopt;
@@ -50,7 +53,8 @@ std::optional<WireField> take_field(std::string_view& message) {
       message.remove_prefix(*length);
       return field;
     }
-    default: return std::nullopt;
+    default:
+      return std::nullopt;
   }
 }
 

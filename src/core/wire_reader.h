@@ -7,7 +7,8 @@
 
 namespace snug {
 
-// Reads from the front of `bytes`, which it moves on; nothing where they end first or the number has more than 64 bits.
+// Reads from the front of `bytes`, which it moves on; nothing where they end first or the number
+// has more than 64 bits.
 std::optional<uint64_t> take_varint(std::string_view& bytes);
 template <class T>
 std::optional<T> take_fixed(std::string_view& bytes);  // little-endian: uint32_t, uint64_t
@@ -15,8 +16,8 @@ std::optional<T> take_fixed(std::string_view& bytes);  // little-endian: uint32_
 // One field of a message.
 struct WireField {
   uint64_t number = 0;
-  uint64_t value = 0;         // of varints and fixed widths
-  std::string_view bytes{};   // of texts and messages
+  uint64_t value = 0;        // of varints and fixed widths
+  std::string_view bytes{};  // of texts and messages
   enum class Kind { kVarint, kFixed64, kBytes, kFixed32 } kind = Kind::kVarint;
 };
 

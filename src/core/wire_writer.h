@@ -17,7 +17,9 @@ std::string fixed(T value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-inline std::string number_field(int number, uint64_t value) { return varint(uint64_t(number) << 3) + varint(value); }
+inline std::string number_field(int number, uint64_t value) {
+  return varint(uint64_t(number) << 3) + varint(value);
+}
 inline std::string bytes_field(int number, std::string_view value) {
   return varint(uint64_t(number) << 3 | 2) + varint(value.size()) + std::string(value);
 }

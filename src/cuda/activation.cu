@@ -1,5 +1,5 @@
-// The element-wise side of ops/linear.h: activations behind a product, and in front of the backward products the
-// activation's gradient together with the bias's.
+// The element-wise side of ops/linear.h: activations behind a product, and in front of the backward
+// products the activation's gradient together with the bias's.
 #include "cuda/activation.cuh"
 #include "cuda/column_sums.cuh"
 #include "cuda/kernels.h"
@@ -13,7 +13,8 @@ constexpr int kBlock = 256, kVectors = 2;
 // What is left in the argument's place.
 enum class Argument { kStays, kBecomesSlope };
 
-// Rows do not matter here: the tensor is one row of `count` elements, of which a thread does two vectors.
+// Rows do not matter here: the tensor is one row of `count` elements, of which a thread does two
+// vectors.
 template <class T, Activation kActivation, Argument kArgument>
 __global__ void __launch_bounds__(kBlock) activation_kernel(T* pre, T* y, int64_t count) {
   const int64_t begin = int64_t(from_the_end(gridDim.x, blockIdx.x)) * kBlock * kVectors * kEight;
@@ -50,14 +51,17 @@ __global__ void __launch_bounds__(kBlock) activation_kernel(T* pre, T* y, int64_
       }
     };
     store_here.template operator()<Reuse::kSoon>(y, values);
-    if constexpr (kArgument == Argument::kBecomesSlope) store_here.template operator()<Reuse::kLate>(pre, slopes);
+    if constexpr (kArgument == Argument::kBecomesSlope) {
+      store_here.template operator()<Reuse::kLate>(pre, slopes);
+    }
   }
 }
 
 // dy := dy * slope(kept) in place, and its sum over rows.
 template <class T, Activation kActivation, bool kWhole>
 struct EpilogueTerm {
-  static constexpr int kSums = 1, kInFlight = (kActivation == Activation::kNone ? 16 : 8) / sizeof(T);
+  static constexpr int kSums = 1,
+                       kInFlight = (kActivation == Activation::kNone ? 16 : 8) / sizeof(T);
   struct Loaded {
     Packed<T> dy, kept;
   };
@@ -86,7 +90,8 @@ struct EpilogueTerm {
 };
 
 template <class T>
-void start(void (*kernel)(T*, T*, int64_t), const Tensor& pre, const Tensor& y, cudaStream_t stream) {
+void start(void (*kernel)(T*, T*, int64_t), const Tensor& pre, const Tensor& y,
+           cudaStream_t stream) {
   SNUG_CHECK(pre.size() == y.size() && pre.dtype == y.dtype);
   const int64_t blocks = ceil_div(y.size(), kBlock * kVectors * kEight);
   kernel<<<unsigned(blocks), kBlock, 0, stream>>>(data_of<T>(pre), data_of<T>(y), y.size());
@@ -95,7 +100,8 @@ void start(void (*kernel)(T*, T*, int64_t), const Tensor& pre, const Tensor& y, 
 
 }  // namespace
 
-void launch_activation(Activation activation, const Tensor& pre, const Tensor& y, const Launch& call) {
+void launch_activation(Activation activation, const Tensor& pre, const Tensor& y,
+                       const Launch& call) {
   with_type(y.dtype, [&]<class T>() {
     with_bending(activation, [&]<Activation kActivation>() {
       start<T>(activation_kernel<T, kActivation, Argument::kStays>, pre, y, call.stream);
@@ -103,7 +109,8 @@ void launch_activation(Activation activation, const Tensor& pre, const Tensor& y
   });
 }
 
-void launch_gelu_and_slope(Activation form, const Tensor& pre, const Tensor& y, const Launch& call) {
+void launch_gelu_and_slope(Activation form, const Tensor& pre, const Tensor& y,
+                           const Launch& call) {
   with_type(y.dtype, [&]<class T>() {
     with_gelu(form, [&]<Activation kForm>() {
       start<T>(activation_kernel<T, kForm, Argument::kBecomesSlope>, pre, y, call.stream);
@@ -129,7 +136,9 @@ void launch(const LinearEpilogueGradient& op, const Launch& call) {
         launch_column_sums(term, dy.rows, dy.cols, partials, {{db.f32()}}, call.stream);
       };
       if (!bends) return launch_term.template operator()<Activation::kNone>();
-      if (op.activation == Activation::kKeptSlope) return launch_term.template operator()<Activation::kKeptSlope>();
+      if (op.activation == Activation::kKeptSlope) {
+        return launch_term.template operator()<Activation::kKeptSlope>();
+      }
       with_bending(op.activation, launch_term);
     });
   });

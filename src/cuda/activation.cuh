@@ -15,14 +15,15 @@ __device__ inline float fast_reciprocal(float x) {
 
 inline constexpr float kLog2E = 1.44269504f, kNormalDensity = 0.39894228f;  // 1 / sqrt(2 pi)
 
-// GELU and its derivative, which share most of their work. No product is left to be contracted with a sum: all kernels get
-// the same bits.
+// GELU and its derivative, which share most of their work. No product is left to be contracted with
+// a sum: all kernels get the same bits.
 struct Bent {
   float value, slope;
 };
 
-// exp(-x^2 / 2), and cdf(-|x|) of the standard normal distribution as that times r(t) t, t = 1 / (1 + 0.3 |x|). Unlike
-// 1 + erf the tail has a small relative error everywhere; the polynomial is the one of ops/math-inl.h.
+// exp(-x^2 / 2), and cdf(-|x|) of the standard normal distribution as that times r(t) t, t = 1 / (1
+// + 0.3 |x|). Unlike 1 + erf the tail has a small relative error everywhere; the polynomial is the
+// one of ops/math-inl.h.
 __device__ inline Bent exact_gelu(float x) {
   const float bell = exp2_of(x * x * (-0.5f * kLog2E));
   const float t = fast_reciprocal(fmaf(fabsf(x), 0.3f, 1.0f));
@@ -39,9 +40,10 @@ __device__ inline Bent exact_gelu(float x) {
           fmaf(x * kNormalDensity, bell, cdf)};
 }
 
-// The same for half types: cdf(-|x|) is exp(-x^2 / 2) p(|x|), within 7.5e-6, as are GELU and its derivative. p was fitted
-// for |x| <= 7 by the largest error of max(1, |x|) cdf, with p(0) = 1/2; the derivative's mean error over a normal
-// distribution is below 1e-7. NaN stays NaN by way of the bell.
+// The same for half types: cdf(-|x|) is exp(-x^2 / 2) p(|x|), within 7.5e-6, as are GELU and its
+// derivative. p was fitted for |x| <= 7 by the largest error of max(1, |x|) cdf, with p(0) = 1/2;
+// the derivative's mean error over a normal distribution is below 1e-7. NaN stays NaN by way of the
+// bell.
 __device__ inline Bent short_gelu(float x) {
   const float bell = exp2_of(x * x * (-0.5f * kLog2E)), size = fminf(fabsf(x), 7.0f);
   float p = -0.000140462536f;
@@ -57,7 +59,8 @@ __device__ inline Bent short_gelu(float x) {
   return {fmaf(-size, bell * p, fmaxf(x, 0.0f)), 0.5f + copysignf(above_half, x)};
 }
 
-// tanh(z) = 2 sigmoid(2z) - 1 turns the tanh form of GELU into x * sigmoid(2z), z = sqrt(2/pi) (x + 0.044715 x^3).
+// tanh(z) = 2 sigmoid(2z) - 1 turns the tanh form of GELU into x * sigmoid(2z), z = sqrt(2/pi) (x +
+// 0.044715 x^3).
 __device__ inline Bent tanh_gelu(float x) {
   constexpr float kScale = 2.0f * 0.79788456f, kCube = 0.044715f;
   const float square = x * x, twice_z = kScale * x * fmaf(square, kCube, 1.0f);
@@ -92,8 +95,8 @@ __device__ inline float activate(float x) {
   }
 }
 
-// The derivative at what was kept: x, or y for tanh; or what was kept itself. GELU's is rounded to the type, so that
-// nothing depends on which of the two is kept.
+// The derivative at what was kept: x, or y for tanh; or what was kept itself. GELU's is rounded to
+// the type, so that nothing depends on which of the two is kept.
 template <Activation kActivation, class T>
 __device__ inline float slope(float kept) {
   if constexpr (is_gelu(kActivation)) {

@@ -1,13 +1,16 @@
-// Backward attention on tensor cores. Probabilities are computed again from the kept log-sum-exp, the dropout mask from
-// its counters. No sum is left to atomics, so results do not depend on the order of blocks.
+// Backward attention on tensor cores. Probabilities are computed again from the kept log-sum-exp,
+// the dropout mask from its counters. No sum is left to atomics, so results do not depend on the
+// order of blocks.
 //
-// Scores are computed transposed, keys by queries: then the probabilities and their gradients already have the layout
-// of the left operand of dv += pᵀ do and dk += dsᵀ q, and only dq needs them through shared memory. Where the gradients
-// of a sequence's queries fit shared memory, one block takes a whole head of a sequence and does everything in one walk
-// (five products); otherwise blocks take a tile of keys each, and a second kernel computes dq (seven products).
+// Scores are computed transposed, keys by queries: then the probabilities and their gradients
+// already have the layout of the left operand of dv += pᵀ do and dk += dsᵀ q, and only dq needs
+// them through shared memory. Where the gradients of a sequence's queries fit shared memory, one
+// block takes a whole head of a sequence and does everything in one walk (five products); otherwise
+// blocks take a tile of keys each, and a second kernel computes dq (seven products).
 //
-// Constant factors wait until the end: with ds = p (kept · dp - delta), where delta is o · do divided by the scale of
-// kept elements, dk and dq lack that scale and the scale of the scores, dv the first.
+// Constant factors wait until the end: with ds = p (kept · dp - delta), where delta is o · do
+// divided by the scale of kept elements, dk and dq lack that scale and the scale of the scores, dv
+// the first.
 
 #include "cuda/attention_backward_keys.cuh"
 #include "cuda/attention_backward_queries.cuh"
@@ -31,10 +34,13 @@ void start_two(Arguments<T> a, const Launch& call) {
   start_queries<T, kHeadDim, 4, kKeys, 2>(a, call);
 }
 
-// One block per head and sequence leaves processors idle where there are few of them. Costs count products of tiles.
+// One block per head and sequence leaves processors idle where there are few of them. Costs count
+// products of tiles.
 bool whole_is_faster(const Dims& dims, int heads, int keys, int multiprocessors) {
   const int64_t pairs = dims.sequences * heads, tiles = tiles_of(dims.longest, keys);
-  const auto rounds = [&](int64_t blocks) { return (blocks + multiprocessors - 1) / multiprocessors; };
+  const auto rounds = [&](int64_t blocks) {
+    return (blocks + multiprocessors - 1) / multiprocessors;
+  };
   return rounds(pairs) * tiles * 5 <= rounds(pairs * tiles) * 7;
 }
 
@@ -49,12 +55,15 @@ void launch_any_backward(const Arguments<T>& a, const Launch& call) {
         case 32:
           return start_two<T, 32, 8, 64, 64>(a, call);
         case 64:
-          if (KeysShared<64, 8, 64, true>::bytes(tiles_of(dims.longest, 64) * 64) <= limits.shared_bytes &&
+          if (KeysShared<64, 8, 64, true>::bytes(tiles_of(dims.longest, 64) * 64) <=
+                  limits.shared_bytes &&
               whole_is_faster(dims, a.heads, 128, limits.multiprocessors)) {
             return start_keys<T, 64, 8, 64, 1, true>(a, call);
           }
           if constexpr (std::is_same_v<T, __half>) {
-            if (limits.capability == 75) return start_two<T, 64, 8, 32, 64>(a, call);  // 64 KB are all it has
+            if (limits.capability == 75) {
+              return start_two<T, 64, 8, 32, 64>(a, call);  // 64 KB are all it has
+            }
           }
           return start_two<T, 64, 8, 64, 64>(a, call);
         case 96:
@@ -93,7 +102,8 @@ void launch(const AttentionGradient& op, const Launch& call) {
   SNUG_CHECK(call.workspace.size() >= size_t(dims.tokens * op.spec.heads) * sizeof(float));
   const Tensor dbias = call.out.size() > 1 ? call.out[1] : Tensor();
   bool has_sums = false;
-  with_type(call.in[0].dtype, [&]<class T>() { has_sums = launch_backward<T>(op, dbias.f32(), call); });
+  with_type(call.in[0].dtype,
+            [&]<class T>() { has_sums = launch_backward<T>(op, dbias.f32(), call); });
   if (dbias && !has_sums) {
     const Tensor in[] = {call.out[0], {}}, out[] = {{}, dbias};
     launch(LinearEpilogueGradient(Activation::kNone),

@@ -1,5 +1,6 @@
-// Backward attention on tensor cores, by tiles of keys: dk and dv, and where the gradients of a sequence's queries fit
-// shared memory also dq. attention_backward.cu says why and what the formulas are.
+// Backward attention on tensor cores, by tiles of keys: dk and dv, and where the gradients of a
+// sequence's queries fit shared memory also dq. attention_backward.cu says why and what the
+// formulas are.
 #pragma once
 
 #include "cuda/attention_common.cuh"
@@ -46,8 +47,8 @@ struct KeysShared {
   }
 };
 
-// The last part of dq = ds k for one tile of queries: the sum over all tiles of keys before is in shared memory, in the
-// order of the accumulators.
+// The last part of dq = ds k for one tile of queries: the sum over all tiles of keys before is in
+// shared memory, in the order of the accumulators.
 template <class T, int kHeadDim, int kWarps, int kQueries>
 struct QueryGradient {
   static constexpr int kRowGroups = kQueries / 16, kColumnGroups = kWarps / kRowGroups;
@@ -55,8 +56,8 @@ struct QueryGradient {
   static_assert(kColumnGroups * kRowGroups == kWarps && kDims % 16 == 0);
 
   uint32_t k_tile;
-  float4* sums;     // [tiles, warps, blocks, lanes]
-  T* dq;            // of the sequence and head
+  float4* sums;  // [tiles, warps, blocks, lanes]
+  T* dq;         // of the sequence and head
   int stride, length, warp, lane;
   float factor;
   QuarterRows<kHeadDim> k_rows;
@@ -73,7 +74,8 @@ struct QueryGradient {
 #pragma unroll
         for (int block = 0; block < kAtOnce; ++block) {
           const float4 sum = own[block * 32];
-          acc[block][0] = sum.x, acc[block][1] = sum.y, acc[block][2] = sum.z, acc[block][3] = sum.w;
+          acc[block][0] = sum.x, acc[block][1] = sum.y, acc[block][2] = sum.z,
+          acc[block][3] = sum.w;
         }
       }
 #pragma unroll
@@ -112,8 +114,10 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) keys_kernel(const Argume
     using Shared = KeysShared<kHeadDim, kWarps, kQueries, kWhole>;
     constexpr int kThreads = kWarps * 32, kKeys = Shared::kKeys;
     constexpr int kSteps = kHeadDim / 16, kDimBlocks = kHeadDim / 8;
-    constexpr int kPart = 32, kPartBlocks = kPart / 8;           // queries whose scores are in registers at once
-    constexpr bool kValuesStay = kHeadDim <= 64, kKeysStay = kValuesStay;  // left operands, in registers
+    constexpr int kPart = 32,
+                  kPartBlocks = kPart / 8;  // queries whose scores are in registers at once
+    constexpr bool kValuesStay = kHeadDim <= 64,
+                   kKeysStay = kValuesStay;  // left operands, in registers
     static_assert(kValuesStay || !kWhole);
     extern __shared__ __align__(128) unsigned char shared[];
     const int hidden = a.heads * kHeadDim, stride = 3 * hidden;
@@ -122,9 +126,11 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) keys_kernel(const Argume
     const Place place = place_of(a);
     const int first_tile = kWhole ? 0 : place.tile;
     if (first_tile * kKeys >= place.length) return;
-    const int key_tiles = (place.length + kKeys - 1) / kKeys, end_tile = kWhole ? key_tiles : first_tile + 1;
+    const int key_tiles = (place.length + kKeys - 1) / kKeys,
+              end_tile = kWhole ? key_tiles : first_tile + 1;
     const int query_tiles = (place.length + kQueries - 1) / kQueries;
-    const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+    const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, g = lane / 4,
+              t = lane % 4;
     const T* const q = a.qkv + int64_t(place.start) * stride + place.head * kHeadDim;
     const T* const d_o = a.d_o + int64_t(place.start) * hidden + place.head * kHeadDim;
     T* const dq = a.dqkv + int64_t(place.start) * stride + place.head * kHeadDim;
@@ -136,20 +142,25 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) keys_kernel(const Argume
 
     const auto copy_queries = [&](int tile) {
       const uint32_t to = base + Shared::queries + uint32_t(tile & 1) * 2 * Shared::kQueryTile;
-      copy_tile<kHeadDim, kQueries, kThreads>(to, q, stride, tile * kQueries, place.length, SameRow());
-      copy_tile<kHeadDim, kQueries, kThreads>(to + Shared::kQueryTile, d_o, hidden, tile * kQueries, place.length,
+      copy_tile<kHeadDim, kQueries, kThreads>(to, q, stride, tile * kQueries, place.length,
                                               SameRow());
+      copy_tile<kHeadDim, kQueries, kThreads>(to + Shared::kQueryTile, d_o, hidden, tile * kQueries,
+                                              place.length, SameRow());
       end_copies();
     };
     const auto copy_keys = [&](int tile) {
-      copy_tile<kHeadDim, kKeys, kThreads>(k_tile, q + hidden, stride, tile * kKeys, place.length, KeyOfRow());
+      copy_tile<kHeadDim, kKeys, kThreads>(k_tile, q + hidden, stride, tile * kKeys, place.length,
+                                           KeyOfRow());
       end_copies();
     };
     const auto copy_values = [&](int tile, uint32_t to) {
-      copy_tile<kHeadDim, kKeys, kThreads>(to, q + 2 * hidden, stride, tile * kKeys, place.length, KeyOfRow());
+      copy_tile<kHeadDim, kKeys, kThreads>(to, q + 2 * hidden, stride, tile * kKeys, place.length,
+                                           KeyOfRow());
       end_copies();
     };
-    const auto first_query_tile = [&](int key_tile) { return a.causal ? key_tile * kKeys / kQueries : 0; };
+    const auto first_query_tile = [&](int key_tile) {
+      return a.causal ? key_tile * kKeys / kQueries : 0;
+    };
     copy_keys(first_tile);
     copy_values(first_tile, v_tile);
     copy_queries(first_query_tile(first_tile));
@@ -166,13 +177,16 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) keys_kernel(const Argume
       // Eight lanes a query, sixteen bytes each at a time
       const T* const o = a.o + int64_t(place.start) * hidden + place.head * kHeadDim;
 #pragma unroll 8
-      for (int query = int(threadIdx.x) / 8; query < query_tiles * kQueries; query += kThreads / 8) {
+      for (int query = int(threadIdx.x) / 8; query < query_tiles * kQueries;
+           query += kThreads / 8) {
         float delta = 0.0f;
-        const int64_t row = min(query, place.length - 1);  // no branch: many loads shall be on their way
+        const int64_t row =
+            min(query, place.length - 1);  // no branch: many loads shall be on their way
 #pragma unroll
         for (int column = 0; column < kHeadDim; column += 64) {
           const uint4 x = *reinterpret_cast<const uint4*>(o + row * hidden + column + lane % 8 * 8);
-          const uint4 y = *reinterpret_cast<const uint4*>(d_o + row * hidden + column + lane % 8 * 8);
+          const uint4 y =
+              *reinterpret_cast<const uint4*>(d_o + row * hidden + column + lane % 8 * 8);
           const uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
@@ -185,8 +199,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) keys_kernel(const Argume
         if (lane % 8 == 0) keep_pair(query, delta);
       }
     } else {
-      for (int query = first_query_tile(first_tile) * kQueries + int(threadIdx.x); query < query_tiles * kQueries;
-           query += kThreads) {
+      for (int query = first_query_tile(first_tile) * kQueries + int(threadIdx.x);
+           query < query_tiles * kQueries; query += kThreads) {
         keep_pair(query, query < place.length
                              ? a.row_sums[int64_t(place.start + query) * a.heads + place.head]
                              : 0.0f);
@@ -202,8 +216,12 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) keys_kernel(const Argume
       uint32_t k_parts[kSteps][4], v_parts[kSteps][4];
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        if constexpr (kKeysStay) load_matrices(k_parts[step], rows_first.at(k_tile, warp * 16, 2 * step));
-        if constexpr (kValuesStay) load_matrices(v_parts[step], rows_first.at(v_tile, warp * 16, 2 * step));
+        if constexpr (kKeysStay) {
+          load_matrices(k_parts[step], rows_first.at(k_tile, warp * 16, 2 * step));
+        }
+        if constexpr (kValuesStay) {
+          load_matrices(v_parts[step], rows_first.at(v_tile, warp * 16, 2 * step));
+        }
       }
       float dk[kDimBlocks][4] = {}, dv[kDimBlocks][4] = {};
 
@@ -220,9 +238,10 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) keys_kernel(const Argume
               .factor = a.scale * keep_scale,
               .k_rows = QuarterRows<kHeadDim>(true),
               .ds_rows = QuarterRows<kQueries>(false)};
-          const int last = a.causal ? min(key_tiles - 1, (tile * kQueries + kQueries - 1) / kKeys) : key_tiles - 1;
-          gradient.add(base + Shared::v + uint32_t(tile & 1) * Shared::kGradientTile, tile, key_tile == 0,
-                       key_tile == last);
+          const int last = a.causal ? min(key_tiles - 1, (tile * kQueries + kQueries - 1) / kKeys)
+                                    : key_tiles - 1;
+          gradient.add(base + Shared::v + uint32_t(tile & 1) * Shared::kGradientTile, tile,
+                       key_tile == 0, key_tile == last);
         }
       };
 
@@ -230,10 +249,12 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) keys_kernel(const Argume
         wait_for_copies();
         __syncthreads();
         if (tile + 1 < query_tiles) copy_queries(tile + 1);
-        const uint32_t q_tile = base + Shared::queries + uint32_t(tile & 1) * 2 * Shared::kQueryTile;
+        const uint32_t q_tile =
+            base + Shared::queries + uint32_t(tile & 1) * 2 * Shared::kQueryTile;
         const uint32_t do_tile = q_tile + Shared::kQueryTile;
-        // dq is one tile behind: the barrier above is then the only one of a tile. Half of the warps compute it before
-        // their scores and half behind, so that one half multiplies while the other takes exponents.
+        // dq is one tile behind: the barrier above is then the only one of a tile. Half of the
+        // warps compute it before their scores and half behind, so that one half multiplies while
+        // the other takes exponents.
         const bool early = warp >= kWarps / 2;
         if (tile > first_query && early) add_query_gradient(tile - 1);
 
@@ -244,7 +265,9 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) keys_kernel(const Argume
 #pragma unroll
           for (int step = 0; step < kSteps; ++step) {
             uint32_t left[4];
-            if constexpr (!kKeysStay) load_matrices(left, rows_first.at(k_tile, warp * 16, 2 * step));
+            if constexpr (!kKeysStay) {
+              load_matrices(left, rows_first.at(k_tile, warp * 16, 2 * step));
+            }
 #pragma unroll
             for (int block = 0; block < kPartBlocks; block += 2) {
               uint32_t b[4];
@@ -256,7 +279,9 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) keys_kernel(const Argume
 #pragma unroll
           for (int step = 0; step < kSteps; ++step) {
             uint32_t left[4];
-            if constexpr (!kValuesStay) load_matrices(left, rows_first.at(v_tile, warp * 16, 2 * step));
+            if constexpr (!kValuesStay) {
+              load_matrices(left, rows_first.at(v_tile, warp * 16, 2 * step));
+            }
 #pragma unroll
             for (int block = 0; block < kPartBlocks; block += 2) {
               uint32_t b[4];
@@ -273,7 +298,9 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) keys_kernel(const Argume
 #pragma unroll
               for (int i = 0; i < 4; ++i) {
                 const int query = query0 + block * 8 + t * 2 + i % 2;
-                if (key + i / 2 >= place.length || (a.causal && key + i / 2 > query)) s[block][i] = -INFINITY;
+                if (key + i / 2 >= place.length || (a.causal && key + i / 2 > query)) {
+                  s[block][i] = -INFINITY;
+                }
               }
             }
           }
@@ -313,18 +340,23 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) keys_kernel(const Argume
             }
           }
           if constexpr (kWhole) {
-            unsigned char* const to = shared + Shared::v + uint32_t(tile & 1) * Shared::kGradientTile + t * 4;
+            unsigned char* const to =
+                shared + Shared::v + uint32_t(tile & 1) * Shared::kGradientTile + t * 4;
 #pragma unroll
             for (int block = 0; block < kPartBlocks; ++block) {
               const int chunk = part / 8 + block;
-              *reinterpret_cast<uint32_t*>(to + chunk_offset<kQueries>(warp * 16 + g, chunk)) = ds[block][0];
-              *reinterpret_cast<uint32_t*>(to + chunk_offset<kQueries>(warp * 16 + g + 8, chunk)) = ds[block][1];
+              *reinterpret_cast<uint32_t*>(to + chunk_offset<kQueries>(warp * 16 + g, chunk)) =
+                  ds[block][0];
+              *reinterpret_cast<uint32_t*>(to + chunk_offset<kQueries>(warp * 16 + g + 8, chunk)) =
+                  ds[block][1];
             }
           }
 #pragma unroll
           for (int step = 0; step < kPart / 16; ++step) {
-            const uint32_t left_p[4] = {p[2 * step][0], p[2 * step][1], p[2 * step + 1][0], p[2 * step + 1][1]};
-            const uint32_t left_ds[4] = {ds[2 * step][0], ds[2 * step][1], ds[2 * step + 1][0], ds[2 * step + 1][1]};
+            const uint32_t left_p[4] = {p[2 * step][0], p[2 * step][1], p[2 * step + 1][0],
+                                        p[2 * step + 1][1]};
+            const uint32_t left_ds[4] = {ds[2 * step][0], ds[2 * step][1], ds[2 * step + 1][0],
+                                         ds[2 * step + 1][1]};
 #pragma unroll
             for (int block = 0; block < kDimBlocks; block += 2) {
               uint32_t b[4];
@@ -374,9 +406,11 @@ void start_keys(Arguments<T> a, const Launch& call) {
   const size_t bytes = KeysShared<kHeadDim, kWarps, kQueries, kWhole>::bytes(a.longest);
   const dim3 grid(unsigned(a.tiles * dims.sequences), unsigned(a.heads));
   if (a.mask.on()) {
-    start(keys_kernel<T, kHeadDim, kWarps, kQueries, kBlocks, kWhole, true>, grid, kWarps * 32, bytes, call.stream, a);
+    start(keys_kernel<T, kHeadDim, kWarps, kQueries, kBlocks, kWhole, true>, grid, kWarps * 32,
+          bytes, call.stream, a);
   } else {
-    start(keys_kernel<T, kHeadDim, kWarps, kQueries, kBlocks, kWhole, false>, grid, kWarps * 32, bytes, call.stream, a);
+    start(keys_kernel<T, kHeadDim, kWarps, kQueries, kBlocks, kWhole, false>, grid, kWarps * 32,
+          bytes, call.stream, a);
   }
 }
 

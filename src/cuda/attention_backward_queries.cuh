@@ -28,19 +28,22 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) queries_kernel(const Arg
     const T* const d_o = a.d_o + int64_t(place.start) * hidden + place.head * kHeadDim;
 
     constexpr uint32_t kQueryTile = kQueries * kHeadDim * 2, kKeyTile = kKeys * kHeadDim * 2;
-    const uint32_t q_tile = shared_address(shared), do_tile = q_tile + kQueryTile, key_tiles = do_tile + kQueryTile;
+    const uint32_t q_tile = shared_address(shared), do_tile = q_tile + kQueryTile,
+                   key_tiles = do_tile + kQueryTile;
     const auto copy_keys = [&](int tile) {
       const uint32_t to = key_tiles + uint32_t(tile & 1) * 2 * kKeyTile;
-      copy_tile<kHeadDim, kKeys, kThreads>(to, q + hidden, stride, tile * kKeys, place.length, KeyOfColumn());
-      copy_tile<kHeadDim, kKeys, kThreads>(to + kKeyTile, q + 2 * hidden, stride, tile * kKeys, place.length,
+      copy_tile<kHeadDim, kKeys, kThreads>(to, q + hidden, stride, tile * kKeys, place.length,
                                            KeyOfColumn());
+      copy_tile<kHeadDim, kKeys, kThreads>(to + kKeyTile, q + 2 * hidden, stride, tile * kKeys,
+                                           place.length, KeyOfColumn());
       end_copies();
     };
     copy_tile<kHeadDim, kQueries, kThreads>(q_tile, q, stride, query0, place.length, SameRow());
     copy_tile<kHeadDim, kQueries, kThreads>(do_tile, d_o, hidden, query0, place.length, SameRow());
     copy_keys(0);
 
-    const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+    const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, g = lane / 4,
+              t = lane % 4;
     const int row0 = query0 + warp * 16;
     const float keep_scale = kDropout ? a.mask.scale : 1.0f;
     float lse[2], delta[2];
@@ -73,7 +76,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) queries_kernel(const Arg
       if (tile + 1 < tiles) copy_keys(tile + 1);
       const int key0 = tile * kKeys;
       if (row0 >= place.length || (a.causal && key0 >= row0 + 16)) continue;
-      const uint32_t k_tile = key_tiles + uint32_t(tile & 1) * 2 * kKeyTile, v_tile = k_tile + kKeyTile;
+      const uint32_t k_tile = key_tiles + uint32_t(tile & 1) * 2 * kKeyTile,
+                     v_tile = k_tile + kKeyTile;
 
       float s[kKeyBlocks][4] = {}, dp[kKeyBlocks][4] = {};
 #pragma unroll
@@ -125,7 +129,9 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) queries_kernel(const Arg
               float gradient = dp[block][2 * half + e];
               if constexpr (kDropout) {
                 const uint32_t threshold = a.mask.threshold << 16;
-                if (!(e ? high_kept(words[i], threshold) : low_kept(words[i], threshold))) gradient = 0.0f;
+                if (!(e ? high_kept(words[i], threshold) : low_kept(words[i], threshold))) {
+                  gradient = 0.0f;
+                }
               }
               d_score[e] = probability * (gradient - delta[half]);
             }
@@ -135,7 +141,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) queries_kernel(const Arg
       }
 #pragma unroll
       for (int step = 0; step < kKeys / 16; ++step) {
-        const uint32_t left[4] = {ds[2 * step][0], ds[2 * step][1], ds[2 * step + 1][0], ds[2 * step + 1][1]};
+        const uint32_t left[4] = {ds[2 * step][0], ds[2 * step][1], ds[2 * step + 1][0],
+                                  ds[2 * step + 1][1]};
 #pragma unroll
         for (int block = 0; block < kDimBlocks; block += 2) {
           uint32_t b[4];
@@ -162,9 +169,11 @@ void start_queries(Arguments<T> a, const Launch& call) {
   constexpr size_t kBytes = queries_shared_bytes<kHeadDim, kWarps, kKeys>();
   const dim3 grid(unsigned(a.tiles * dims.sequences), unsigned(a.heads));
   if (a.mask.on()) {
-    start(queries_kernel<T, kHeadDim, kWarps, kKeys, kBlocks, true>, grid, kWarps * 32, kBytes, call.stream, a);
+    start(queries_kernel<T, kHeadDim, kWarps, kKeys, kBlocks, true>, grid, kWarps * 32, kBytes,
+          call.stream, a);
   } else {
-    start(queries_kernel<T, kHeadDim, kWarps, kKeys, kBlocks, false>, grid, kWarps * 32, kBytes, call.stream, a);
+    start(queries_kernel<T, kHeadDim, kWarps, kKeys, kBlocks, false>, grid, kWarps * 32, kBytes,
+          call.stream, a);
   }
 }
 

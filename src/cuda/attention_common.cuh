@@ -1,5 +1,5 @@
-// What the attention kernels share: their arguments, copies to tiles in shared memory, tensor core products and dropout
-// draws.
+// What the attention kernels share: their arguments, copies to tiles in shared memory, tensor core
+// products and dropout draws.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,7 +20,8 @@
 
 namespace snug::cuda::attention_kernels {
 
-// Philox adds constants to its key from round to round. Kernels get all keys as arguments, where they are operands.
+// Philox adds constants to its key from round to round. Kernels get all keys as arguments, where
+// they are operands.
 struct RoundKeys {
   uint32_t keys[kMaskRounds][2];
 };
@@ -28,18 +29,20 @@ struct RoundKeys {
 // The mask's threshold for comparing two draws at once.
 struct KeepWords {
   uint32_t rest;    // the threshold without its top bit, in both halves
-  uint32_t either;  // all ones where the threshold's top bit is not set: then a draw's top bit alone is enough
+  uint32_t either;  // all ones where the threshold's top bit is not set: then a draw's top bit
+                    // alone is enough
 };
 
 template <class T>
 struct Arguments {
-  const T* qkv;      // [tokens, 3 * heads * head_dim]
-  T* o;              // [tokens, heads * head_dim], read by backward
-  float* lse;        // [tokens, heads]; in forward null where nobody wants it
-  const T* d_o;      // [tokens, heads * head_dim], backward only
-  T* dqkv;           // [tokens, 3 * heads * head_dim], backward only
-  float* row_sums;   // [tokens, heads]: o · do, backward only
-  float* pieces;     // [pieces, 3 * heads * head_dim]: parts of dqkv's sums over rows; null where not wanted
+  const T* qkv;     // [tokens, 3 * heads * head_dim]
+  T* o;             // [tokens, heads * head_dim], read by backward
+  float* lse;       // [tokens, heads]; in forward null where nobody wants it
+  const T* d_o;     // [tokens, heads * head_dim], backward only
+  T* dqkv;          // [tokens, 3 * heads * head_dim], backward only
+  float* row_sums;  // [tokens, heads]: o · do, backward only
+  float* pieces;  // [pieces, 3 * heads * head_dim]: parts of dqkv's sums over rows; null where not
+                  // wanted
   const int32_t* starts;
   const uint64_t* samples;  // null when dropout is off
   const StepState* state;
@@ -54,8 +57,8 @@ struct Arguments {
   KeepWords keep;
 };
 
-// The sequence, head and tile a block works on. Heads are in the grid's second dimension, tiles of sequences in its
-// first, which alone may be large.
+// The sequence, head and tile a block works on. Heads are in the grid's second dimension, tiles of
+// sequences in its first, which alone may be large.
 struct Place {
   int start, length;  // tokens
   int head, tile;
@@ -76,10 +79,13 @@ __device__ __forceinline__ Place place_of(const Arguments<T>& a) {
 
 // All blocks together write zeros into the rows behind the real tokens.
 template <class Element>
-__device__ __forceinline__ void zero_padding(Element* data, int64_t columns, int64_t real_rows, int64_t rows) {
+__device__ __forceinline__ void zero_padding(Element* data, int64_t columns, int64_t real_rows,
+                                             int64_t rows) {
   const int64_t threads = int64_t(gridDim.x) * gridDim.y * blockDim.x;
   const int64_t thread = (int64_t(blockIdx.y) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
-  for (int64_t i = real_rows * columns + thread; i < rows * columns; i += threads) data[i] = Element{};
+  for (int64_t i = real_rows * columns + thread; i < rows * columns; i += threads) {
+    data[i] = Element{};
+  }
 }
 
 inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
@@ -89,10 +95,14 @@ inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 // 16 bytes from global to shared memory, or zeros, in which case `from` may point anywhere.
 __device__ __forceinline__ void copy_chunk(uint32_t to, const void* from, bool there) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(there ? 16 : 0)
+               : "memory");
 #else
   const uint4 v = there ? *static_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
 #endif
 }
 __device__ __forceinline__ void end_copies() {
@@ -108,15 +118,15 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
-// Row r of the tile := row first + source_of(r) of a sequence's matrix, zeros from row `end` on. source_of moves bits of
-// a row's number, so that the sources of a + b are those of a and of b where they share no bits. `thread` is one of the
-// kThreads that share the work.
+// Row r of the tile := row first + source_of(r) of a sequence's matrix, zeros from row `end` on.
+// source_of moves bits of a row's number, so that the sources of a + b are those of a and of b
+// where they share no bits. `thread` is one of the kThreads that share the work.
 template <int kWidth, int kRows, int kThreads, class T, class SourceOf>
-__device__ __forceinline__ void copy_tile(uint32_t tile, const T* from, int stride, int first, int end,
-                                          SourceOf source_of, int thread) {
+__device__ __forceinline__ void copy_tile(uint32_t tile, const T* from, int stride, int first,
+                                          int end, SourceOf source_of, int thread) {
   constexpr int kChunks = kWidth / 8, kRowsAtOnce = kThreads / kChunks;
-  if constexpr (kThreads % kChunks == 0 && (kRowsAtOnce & (kRowsAtOnce - 1)) == 0 && kRowsAtOnce >= 8 &&
-                kRows % kRowsAtOnce == 0) {
+  if constexpr (kThreads % kChunks == 0 && (kRowsAtOnce & (kRowsAtOnce - 1)) == 0 &&
+                kRowsAtOnce >= 8 && kRows % kRowsAtOnce == 0) {
     // All of a thread's rows are a constant distance from its first one.
     const int row = thread / kChunks, chunk = thread % kChunks;
     const int source = first + source_of(row);
@@ -124,18 +134,20 @@ __device__ __forceinline__ void copy_tile(uint32_t tile, const T* from, int stri
     const T* const here = from + int64_t(source) * stride + chunk * 8;
 #pragma unroll
     for (int more = 0; more < kRows; more += kRowsAtOnce) {
-      copy_chunk(to + more * kChunks * 16, here + source_of(more) * stride, source + source_of(more) < end);
+      copy_chunk(to + more * kChunks * 16, here + source_of(more) * stride,
+                 source + source_of(more) < end);
     }
   } else {
     for (int i = thread; i < kRows * kChunks; i += kThreads) {
       const int row = i / kChunks, chunk = i % kChunks, source = first + source_of(row);
-      copy_chunk(tile + chunk_offset<kWidth>(row, chunk), from + int64_t(source) * stride + chunk * 8, source < end);
+      copy_chunk(tile + chunk_offset<kWidth>(row, chunk),
+                 from + int64_t(source) * stride + chunk * 8, source < end);
     }
   }
 }
 template <int kWidth, int kRows, int kThreads, class T, class SourceOf>
-__device__ __forceinline__ void copy_tile(uint32_t tile, const T* from, int stride, int first, int end,
-                                          SourceOf source_of) {
+__device__ __forceinline__ void copy_tile(uint32_t tile, const T* from, int stride, int first,
+                                          int end, SourceOf source_of) {
   copy_tile<kWidth, kRows, kThreads>(tile, from, stride, first, end, source_of, int(threadIdx.x));
 }
 
@@ -150,28 +162,34 @@ __device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t addre
                : "memory");
 }
 
-// c[16, 8] += a[16, 16] b[16, 8]. Lane 4g + t holds of c the columns 2t and 2t + 1 of rows g (c[0], c[1]) and g + 8;
-// of a the same of both halves of the columns; of b rows 2t and 2t + 1 of column g, for both halves of the rows.
+// c[16, 8] += a[16, 16] b[16, 8]. Lane 4g + t holds of c the columns 2t and 2t + 1 of rows g (c[0],
+// c[1]) and g + 8; of a the same of both halves of the columns; of b rows 2t and 2t + 1 of column
+// g, for both halves of the rows.
 template <class T>
-__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1) {
 #if __CUDA_ARCH__ >= 800
   if constexpr (std::is_same_v<T, __half>) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
 #else
   if constexpr (std::is_same_v<T, __half>) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, "
+        "%1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(b0));
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, "
+        "%1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[2]), "r"(a[3]), "r"(b1));
   }
@@ -192,7 +210,8 @@ __device__ constexpr bool has_tensor_cores() {
 
 // What philox() of the mask's counter gives: the eight draws of a query and eight keys.
 template <class T>
-__device__ __forceinline__ std::array<uint32_t, 4> draws_of(const Arguments<T>& a, const Place& place, int query,
+__device__ __forceinline__ std::array<uint32_t, 4> draws_of(const Arguments<T>& a,
+                                                            const Place& place, int query,
                                                             int block) {
   std::array<uint32_t, 4> c =
       mask_counter(a.mask, {place.sample, uint32_t(query), uint32_t(place.head)}, uint32_t(block));
@@ -204,42 +223,50 @@ __device__ __forceinline__ std::array<uint32_t, 4> draws_of(const Arguments<T>& 
   }
   return c;
 }
-// The two draws of a word, compared in the high half: threshold << 16 needs no cut of the other half there.
+// The two draws of a word, compared in the high half: threshold << 16 needs no cut of the other
+// half there.
 __device__ __forceinline__ bool low_kept(uint32_t word, uint32_t high_threshold) {
   return word << 16 >= high_threshold;
 }
-__device__ __forceinline__ bool high_kept(uint32_t word, uint32_t high_threshold) { return word >= high_threshold; }
+__device__ __forceinline__ bool high_kept(uint32_t word, uint32_t high_threshold) {
+  return word >= high_threshold;
+}
 
-// Forward and dq own columns of scores; of a group of 32 keys, lane 4g + t shall own the keys 8t to 8t + 7, which share
-// one Philox call. Column c of the group is therefore this key; rows of tiles of k and v are stored in that order.
+// Forward and dq own columns of scores; of a group of 32 keys, lane 4g + t shall own the keys 8t to
+// 8t + 7, which share one Philox call. Column c of the group is therefore this key; rows of tiles
+// of k and v are stored in that order.
 struct KeyOfColumn {
   __device__ __forceinline__ int operator()(int column) const {
     return (column & ~31) + (column >> 1 & 3) * 8 + (column >> 3 & 3) * 2 + (column & 1);
   }
 };
 
-// Where keys are rows of scores, row r of 16 is this key, so that lane 4g + t, which owns rows g and g + 8, has two
-// neighbours whose draws are the halves of one word.
+// Where keys are rows of scores, row r of 16 is this key, so that lane 4g + t, which owns rows g
+// and g + 8, has two neighbours whose draws are the halves of one word.
 struct KeyOfRow {
   __device__ __forceinline__ int operator()(int row) const {
     return (row & ~15) + (row & 7) * 2 + (row >> 3 & 1);
   }
 };
 
-// Writes a row of an accumulator, as the lane's quad holds it: of blocks 2i and 2i + 1 the even lanes take the first and
-// the odd ones the second, so that a quad writes 32 bytes at once. All lanes must come here; `there` says who writes.
+// Writes a row of an accumulator, as the lane's quad holds it: of blocks 2i and 2i + 1 the even
+// lanes take the first and the odd ones the second, so that a quad writes 32 bytes at once. All
+// lanes must come here; `there` says who writes.
 template <class T, int kBlocks>
-__device__ __forceinline__ void store_quad_row(T* row, const float (&acc)[kBlocks][4], int half, float factor,
-                                               bool there) {
+__device__ __forceinline__ void store_quad_row(T* row, const float (&acc)[kBlocks][4], int half,
+                                               float factor, bool there) {
   const int t = int(threadIdx.x) % 4;
   const bool odd = t & 1;
 #pragma unroll
   for (int block = 0; block < kBlocks; block += 2) {
-    const uint32_t first = packed<T>(acc[block][2 * half] * factor, acc[block][2 * half + 1] * factor);
-    const uint32_t second = packed<T>(acc[block + 1][2 * half] * factor, acc[block + 1][2 * half + 1] * factor);
+    const uint32_t first =
+        packed<T>(acc[block][2 * half] * factor, acc[block][2 * half + 1] * factor);
+    const uint32_t second =
+        packed<T>(acc[block + 1][2 * half] * factor, acc[block + 1][2 * half + 1] * factor);
     const uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? first : second, 1);
     if (there) {
-      *reinterpret_cast<uint2*>(row + (block + odd) * 8 + t / 2 * 4) = {odd ? other : first, odd ? second : other};
+      *reinterpret_cast<uint2*>(row + (block + odd) * 8 + t / 2 * 4) = {odd ? other : first,
+                                                                        odd ? second : other};
     }
   }
 }
@@ -257,9 +284,11 @@ __device__ __forceinline__ float quad_max(float x) {
 // On the host.
 
 template <class Kernel, class Argument>
-void start(Kernel* kernel, dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream, const Argument& argument) {
+void start(Kernel* kernel, dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
+           const Argument& argument) {
   if (shared_bytes > 48 * 1024) {
-    SNUG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)));
+    SNUG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   int(shared_bytes)));
   }
   kernel<<<grid, threads, shared_bytes, stream>>>(argument);
   SNUG_CUDA_LAUNCHED("attention");

@@ -1,5 +1,6 @@
-// Forward attention on tensor cores: a block takes a tile of queries of one head and walks the keys of the sequence,
-// keeping a running maximum and sum per row. Scores and probabilities never leave registers.
+// Forward attention on tensor cores: a block takes a tile of queries of one head and walks the keys
+// of the sequence, keeping a running maximum and sum per row. Scores and probabilities never leave
+// registers.
 
 #include "cuda/attention_hopper.cuh"
 
@@ -14,8 +15,8 @@ constexpr size_t forward_shared_bytes() {
   return size_t(16 * kWarps + 4 * kKeys) * kHeadDim * 2;
 }
 
-// The running maximum is let behind the true one by this many powers of two before sums are rescaled: most tiles then
-// need no pass over the output.
+// The running maximum is let behind the true one by this many powers of two before sums are
+// rescaled: most tiles then need no pass over the output.
 constexpr float kSlack = 8.0f;
 
 template <class T, int kHeadDim, int kWarps, int kKeys, int kBlocks, bool kDropout>
@@ -43,8 +44,10 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) forward_kernel(const Arg
     constexpr uint32_t kTileBytes = kKeys * kHeadDim * 2;
     const auto copy_keys = [&](int tile) {
       const uint32_t to = kv_tiles + uint32_t(tile & 1) * 2 * kTileBytes;
-      copy_tile<kHeadDim, kKeys, kThreads>(to, k, stride, tile * kKeys, place.length, KeyOfColumn());
-      copy_tile<kHeadDim, kKeys, kThreads>(to + kTileBytes, v, stride, tile * kKeys, place.length, KeyOfColumn());
+      copy_tile<kHeadDim, kKeys, kThreads>(to, k, stride, tile * kKeys, place.length,
+                                           KeyOfColumn());
+      copy_tile<kHeadDim, kKeys, kThreads>(to + kTileBytes, v, stride, tile * kKeys, place.length,
+                                           KeyOfColumn());
       end_copies();
     };
     copy_tile<kHeadDim, kQueries, kThreads>(q_tile, q, stride, query0, place.length, SameRow());
@@ -52,7 +55,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) forward_kernel(const Arg
     wait_for_copies();
     __syncthreads();
 
-    const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+    const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, g = lane / 4,
+              t = lane % 4;
     const int row0 = query0 + warp * kRows;  // first query of the warp
     const QuarterRows<kHeadDim> rows_first(true), chunks_first(false);
     uint32_t q_parts[kSteps][4];
@@ -72,7 +76,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) forward_kernel(const Arg
       if (tile + 1 < tiles) copy_keys(tile + 1);
       const int key0 = tile * kKeys;
       if (row0 >= place.length || (a.causal && key0 >= row0 + kRows)) continue;
-      const uint32_t k_tile = kv_tiles + uint32_t(tile & 1) * 2 * kTileBytes, v_tile = k_tile + kTileBytes;
+      const uint32_t k_tile = kv_tiles + uint32_t(tile & 1) * 2 * kTileBytes,
+                     v_tile = k_tile + kTileBytes;
 
       float s[kKeyBlocks][4] = {};
 #pragma unroll
@@ -180,12 +185,15 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) forward_kernel(const Arg
       const float total = quad_sum(sum[half]), norm = (kDropout ? a.mask.scale : 1.0f) / total;
       const int row = half * 8 + g, query = row0 + row;
       if (a.lse && t == 0 && query < place.length) {
-        a.lse[int64_t(place.start + query) * a.heads + place.head] = top[half] * a.scale + logf(total);
+        a.lse[int64_t(place.start + query) * a.heads + place.head] =
+            top[half] * a.scale + logf(total);
       }
 #pragma unroll
       for (int block = 0; block < kDimBlocks; ++block) {
-        const uint32_t bits = packed<T>(out[block][2 * half] * norm, out[block][2 * half + 1] * norm);
-        *reinterpret_cast<uint32_t*>(shared + chunk_offset<kHeadDim>(warp * kRows + row, block) + t * 4) = bits;
+        const uint32_t bits =
+            packed<T>(out[block][2 * half] * norm, out[block][2 * half + 1] * norm);
+        *reinterpret_cast<uint32_t*>(shared + chunk_offset<kHeadDim>(warp * kRows + row, block) +
+                                     t * 4) = bits;
       }
     }
     __syncwarp();
@@ -195,7 +203,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) forward_kernel(const Arg
       const int row = (i0 + lane) / kDimBlocks, chunk = (i0 + lane) % kDimBlocks;
       if (row0 + row >= place.length) continue;
       *reinterpret_cast<uint4*>(o + int64_t(row0 + row) * hidden + chunk * 8) =
-          *reinterpret_cast<const uint4*>(shared + chunk_offset<kHeadDim>(warp * kRows + row, chunk));
+          *reinterpret_cast<const uint4*>(shared +
+                                          chunk_offset<kHeadDim>(warp * kRows + row, chunk));
     }
   }
 }
@@ -225,7 +234,8 @@ void launch_forward(const Attention& op, const Launch& call) {
         case 32:
           return start_forward<T, 32, 4, 64, 3>(a, call);
         case 64:
-          // Small blocks waste fewer rows where there are few queries. Blocks of 128 queries were no faster on an H200.
+          // Small blocks waste fewer rows where there are few queries. Blocks of 128 queries were
+          // no faster on an H200.
           if (longest <= 32) return start_forward<T, 64, 2, 32, 7>(a, call);
           return start_forward<T, 64, 4, 64, 3>(a, call);
         case 96:

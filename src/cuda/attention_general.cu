@@ -1,6 +1,7 @@
-// Attention without tensor cores, for fp32 and for head sizes that the fast kernels do not know. A warp owns two rows of
-// scores (queries, or keys for dk and dv), its lanes the columns of one tile after another; for sums over a tile, lanes
-// own head dimensions instead and probabilities travel by shuffles.
+// Attention without tensor cores, for fp32 and for head sizes that the fast kernels do not know. A
+// warp owns two rows of scores (queries, or keys for dk and dv), its lanes the columns of one tile
+// after another; for sums over a tile, lanes own head dimensions instead and probabilities travel
+// by shuffles.
 #include "cuda/attention_common.cuh"
 
 namespace snug::cuda::attention_kernels {
@@ -9,23 +10,27 @@ namespace {
 constexpr int kRows = 2;       // of a warp
 constexpr int kMostSlots = 8;  // dimensions of a lane: head_dim / 32, rounded up
 
-// Rows of tiles are whole vectors of four, an odd number of them: lanes that read the same place of different rows
-// then meet different banks.
+// Rows of tiles are whole vectors of four, an odd number of them: lanes that read the same place of
+// different rows then meet different banks.
 __host__ __device__ inline int row_stride(int head_dim) { return 4 * (((head_dim + 3) / 4) | 1); }
 
 // Large heads take smaller tiles, to fit 48 KB or little more.
 struct GeneralShape {
   int warps, columns;
-  explicit GeneralShape(int head_dim) : warps(head_dim > 128 ? 4 : 8), columns(head_dim > 128 ? 16 : 32) {}
+  explicit GeneralShape(int head_dim)
+      : warps(head_dim > 128 ? 4 : 8), columns(head_dim > 128 ? 16 : 32) {}
   int rows() const { return warps * kRows; }
   size_t bytes(int head_dim, int row_tiles, int column_tiles) const {
-    return size_t(row_tiles * rows() + column_tiles * columns) * row_stride(head_dim) * sizeof(float);
+    return size_t(row_tiles * rows() + column_tiles * columns) * row_stride(head_dim) *
+           sizeof(float);
   }
 };
 
-// tile[rows, row_stride] := rows from `first` on of a sequence's matrix, zeros behind its end and behind head_dim.
+// tile[rows, row_stride] := rows from `first` on of a sequence's matrix, zeros behind its end and
+// behind head_dim.
 template <class T>
-__device__ void load_rows(float* tile, const T* from, int64_t stride, int first, int rows, int end, int head_dim) {
+__device__ void load_rows(float* tile, const T* from, int64_t stride, int first, int rows, int end,
+                          int head_dim) {
   const int width = row_stride(head_dim);
   for (int i = int(threadIdx.x); i < rows * width; i += int(blockDim.x)) {
     const int row = i / width, column = i % width;
@@ -35,7 +40,8 @@ __device__ void load_rows(float* tile, const T* from, int64_t stride, int first,
 }
 
 // Inner products of the warp's rows with the lane's column.
-__device__ __forceinline__ void inner(const float* rows, const float* column, int width, float (&s)[kRows]) {
+__device__ __forceinline__ void inner(const float* rows, const float* column, int width,
+                                      float (&s)[kRows]) {
 #pragma unroll
   for (int r = 0; r < kRows; ++r) s[r] = 0.0f;
   for (int i = 0; i < width; i += 4) {
@@ -48,9 +54,11 @@ __device__ __forceinline__ void inner(const float* rows, const float* column, in
   }
 }
 
-// sums[row] += weight of column j * column j of the tile, over all columns; lane l owns dimensions l, l + 32, ...
+// sums[row] += weight of column j * column j of the tile, over all columns; lane l owns dimensions
+// l, l + 32, ...
 __device__ __forceinline__ void add_columns(const float* tile, int columns, int width, int head_dim,
-                                            const float (&weight)[kRows], float (&sums)[kRows][kMostSlots]) {
+                                            const float (&weight)[kRows],
+                                            float (&sums)[kRows][kMostSlots]) {
   const int lane = int(threadIdx.x) % 32;
   for (int j = 0; j < columns; ++j) {
     float w[kRows];
@@ -68,7 +76,8 @@ __device__ __forceinline__ void add_columns(const float* tile, int columns, int 
 }
 
 template <class T>
-__device__ __forceinline__ void store_row(T* to, int head_dim, const float (&sums)[kMostSlots], float factor) {
+__device__ __forceinline__ void store_row(T* to, int head_dim, const float (&sums)[kMostSlots],
+                                          float factor) {
   const int lane = int(threadIdx.x) % 32;
 #pragma unroll
   for (int slot = 0; slot < kMostSlots; ++slot) {
@@ -88,7 +97,8 @@ __device__ __forceinline__ float warp_max(float x) {
   return x;
 }
 
-__device__ __forceinline__ float kept_factor(const DropoutMask& mask, const Place& place, int query, int key) {
+__device__ __forceinline__ float kept_factor(const DropoutMask& mask, const Place& place, int query,
+                                             int key) {
   return mask_factor(mask, {place.sample, uint32_t(query), uint32_t(place.head)}, uint32_t(key));
 }
 
@@ -107,7 +117,8 @@ __global__ void general_forward(const Arguments<T> a, int columns) {
   float* const q_rows = shared_floats;
   float* const k_tile = q_rows + rows * width;
   float* const v_tile = k_tile + columns * width;
-  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, row0 = query0 + warp * kRows;
+  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32,
+            row0 = query0 + warp * kRows;
   load_rows(q_rows, q, stride, query0, rows, place.length, dim);
 
   float sums[kRows][kMostSlots] = {}, top[kRows], total[kRows] = {};
@@ -152,9 +163,12 @@ struct ScoreGradient {
   float kept, gradient;
 };
 template <class T>
-__device__ __forceinline__ ScoreGradient score_gradient(const Arguments<T>& a, const Place& place, int query, int key,
-                                                        float s, float dp, float lse, float delta) {
-  if (key >= place.length || query >= place.length || (a.causal && key > query)) return {0.0f, 0.0f};
+__device__ __forceinline__ ScoreGradient score_gradient(const Arguments<T>& a, const Place& place,
+                                                        int query, int key, float s, float dp,
+                                                        float lse, float delta) {
+  if (key >= place.length || query >= place.length || (a.causal && key > query)) {
+    return {0.0f, 0.0f};
+  }
   const float p = expf(s * a.scale - lse);
   const float factor = a.mask.on() ? kept_factor(a.mask, place, query, key) : 1.0f;
   return {p * factor, p * (dp * factor - delta)};
@@ -175,7 +189,8 @@ __global__ void general_queries(const Arguments<T> a, int columns) {
   float* const do_rows = q_rows + rows * width;
   float* const k_tile = do_rows + rows * width;
   float* const v_tile = k_tile + columns * width;
-  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, row0 = query0 + warp * kRows;
+  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32,
+            row0 = query0 + warp * kRows;
   load_rows(q_rows, q, stride, query0, rows, place.length, dim);
   load_rows(do_rows, d_o, hidden, query0, rows, place.length, dim);
 
@@ -228,12 +243,14 @@ __global__ void general_keys(const Arguments<T> a, int columns) {
   load_rows(v_rows, q + 2 * hidden, stride, key0, rows, place.length, dim);
 
   float dk[kRows][kMostSlots] = {}, dv[kRows][kMostSlots] = {};
-  for (int query0 = a.causal ? key0 / columns * columns : 0; query0 < place.length; query0 += columns) {
+  for (int query0 = a.causal ? key0 / columns * columns : 0; query0 < place.length;
+       query0 += columns) {
     __syncthreads();
     load_rows(q_tile, q, stride, query0, columns, place.length, dim);
     load_rows(do_tile, d_o, hidden, query0, columns, place.length, dim);
     __syncthreads();
-    const int column = min(lane, columns - 1), query = lane < columns ? query0 + lane : place.length;
+    const int column = min(lane, columns - 1),
+              query = lane < columns ? query0 + lane : place.length;
     float s[kRows], dp[kRows], p[kRows], ds[kRows], lse = 0.0f, delta = 0.0f;
     inner(k_rows + warp * kRows * width, q_tile + column * width, width, s);
     inner(v_rows + warp * kRows * width, do_tile + column * width, width, dp);
@@ -244,7 +261,8 @@ __global__ void general_keys(const Arguments<T> a, int columns) {
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const ScoreGradient gradient = score_gradient(a, place, query, row0 + r, s[r], dp[r], lse, delta);
+      const ScoreGradient gradient =
+          score_gradient(a, place, query, row0 + r, s[r], dp[r], lse, delta);
       p[r] = gradient.kept;
       ds[r] = gradient.gradient;
     }
@@ -275,13 +293,15 @@ __global__ void row_sums_kernel(const Arguments<T> a) {
 }
 
 template <class T>
-void start_general(void (*kernel)(Arguments<T>, int), Arguments<T> a, const Launch& call, int row_tiles) {
+void start_general(void (*kernel)(Arguments<T>, int), Arguments<T> a, const Launch& call,
+                   int row_tiles) {
   const GeneralShape shape(a.head_dim);
   const Dims& dims = call.batch->dims;
   a.tiles = tiles_of(dims.longest, shape.rows());
   const size_t bytes = shape.bytes(a.head_dim, row_tiles, 2);
   if (bytes > 48 * 1024) {
-    SNUG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)));
+    SNUG_CUDA(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)));
   }
   const dim3 grid(unsigned(a.tiles * dims.sequences), unsigned(a.heads));
   kernel<<<grid, shape.warps * 32, bytes, call.stream>>>(a, shape.columns);

@@ -21,7 +21,8 @@ __device__ __forceinline__ void multiply_rows(Accumulator& d, uint32_t a_tile, u
 }
 // d (+)= a b: a [64, 64] packed in registers, b over the 64 rows of a tile.
 template <class T>
-__device__ __forceinline__ void multiply_packed(Accumulator& d, const uint32_t (&a)[8][2], uint32_t b_tile, int add) {
+__device__ __forceinline__ void multiply_packed(Accumulator& d, const uint32_t (&a)[8][2],
+                                                uint32_t b_tile, int add) {
   const uint64_t b = tile_descriptor(b_tile);
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
@@ -32,7 +33,8 @@ __device__ __forceinline__ void multiply_packed(Accumulator& d, const uint32_t (
 
 #endif  // SNUG_HOPPER
 
-// Philox in parts. Most of its first three rounds depends on the query alone or on the block of keys alone.
+// Philox in parts. Most of its first three rounds depends on the query alone or on the block of
+// keys alone.
 struct DrawRow {
   uint32_t high, low;
 };
@@ -42,7 +44,8 @@ struct DrawBlock {
 
 template <class T>
 __device__ __forceinline__ DrawRow draw_row(const Arguments<T>& a, const Place& place, int query) {
-  const uint32_t first = __umulhi(kPhiloxMul1, uint32_t(place.sample)) ^ uint32_t(query) ^ a.keys.keys[0][0];
+  const uint32_t first =
+      __umulhi(kPhiloxMul1, uint32_t(place.sample)) ^ uint32_t(query) ^ a.keys.keys[0][0];
   const uint64_t p = uint64_t{kPhiloxMul0} * first;
   return {uint32_t(p >> 32), uint32_t(p)};
 }
@@ -62,12 +65,14 @@ __device__ __forceinline__ DrawBlock draw_block(const DrawStem& stem, int head, 
   return {uint32_t(p0), uint32_t(p1), uint32_t(p2 >> 32), uint32_t(p2)};
 }
 template <class T>
-__device__ __forceinline__ DrawBlock draw_block(const Arguments<T>& a, const Place& place, int block) {
+__device__ __forceinline__ DrawBlock draw_block(const Arguments<T>& a, const Place& place,
+                                                int block) {
   return draw_block(draw_stem(a, place), place.head, block);
 }
 // The same words as draws_of().
 template <class T>
-__device__ __forceinline__ std::array<uint32_t, 4> draws_of(const Arguments<T>& a, const DrawRow& row,
+__device__ __forceinline__ std::array<uint32_t, 4> draws_of(const Arguments<T>& a,
+                                                            const DrawRow& row,
                                                             const DrawBlock& block) {
   const uint64_t p = uint64_t{kPhiloxMul1} * (row.high ^ block.low0 ^ a.keys.keys[1][1]);
   std::array<uint32_t, 4> c = {uint32_t(p >> 32) ^ block.low1 ^ a.keys.keys[2][0], uint32_t(p),
@@ -81,8 +86,8 @@ __device__ __forceinline__ std::array<uint32_t, 4> draws_of(const Arguments<T>& 
   return c;
 }
 
-// Compares both draws of a word with the threshold. The top bits of the halves say whether the elements are kept; other
-// bits mean nothing.
+// Compares both draws of a word with the threshold. The top bits of the halves say whether the
+// elements are kept; other bits mean nothing.
 inline constexpr uint32_t kTops = 0x80008000u;
 __device__ __forceinline__ uint32_t kept_tops(const KeepWords& keep, uint32_t word) {
   const uint32_t difference = (word | kTops) - keep.rest;  // never borrows from the other half
@@ -94,7 +99,8 @@ __device__ __forceinline__ uint32_t kept_halves(const KeepWords& keep, uint32_t 
   asm("prmt.b32 %0, %1, %1, 0xbb99;" : "=r"(bits) : "r"(kept_tops(keep, word)));
   return bits;
 }
-// The same by comparing halves as fp16 numbers, for thresholds up to infinity's bits: no two of these are equal.
+// The same by comparing halves as fp16 numbers, for thresholds up to infinity's bits: no two of
+// these are equal.
 inline constexpr uint32_t kMostCompared = 0x7c00u;
 #if SNUG_HOPPER
 __device__ __forceinline__ uint32_t kept_halves(uint32_t threshold_twice, uint32_t word) {

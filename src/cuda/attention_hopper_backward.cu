@@ -1,11 +1,13 @@
-// Backward attention on Hopper's warpgroup products, for heads of 64: the one walk of attention_backward_keys.cuh with
-// the formulas of attention_backward.cu, its work divided among warpgroups. Two compute scores, keys by queries, and
-// from them dk and dv of 64 keys each. A third, the helper, copies tiles and multiplies dq, whose sums over tiles of keys
-// stay in shared memory. A fourth draws dropout masks. They meet at barriers in shared memory only, so that products,
-// exponentials and integer work of different tiles overlap.
+// Backward attention on Hopper's warpgroup products, for heads of 64: the one walk of
+// attention_backward_keys.cuh with the formulas of attention_backward.cu, its work divided among
+// warpgroups. Two compute scores, keys by queries, and from them dk and dv of 64 keys each. A
+// third, the helper, copies tiles and multiplies dq, whose sums over tiles of keys stay in shared
+// memory. A fourth draws dropout masks. They meet at barriers in shared memory only, so that
+// products, exponentials and integer work of different tiles overlap.
 //
-// Where dq of a sequence does not fit, or where there are few sequences and heads, a cluster of two blocks shares a
-// head: each takes every second tile of queries, and at the end of a tile of keys one adds up dk and the other dv.
+// Where dq of a sequence does not fit, or where there are few sequences and heads, a cluster of two
+// blocks shares a head: each takes every second tile of queries, and at the end of a tile of keys
+// one adds up dk and the other dv.
 
 #include "cuda/attention_hopper.cuh"
 #include "cuda/column_sums.cuh"
@@ -13,9 +15,10 @@
 namespace snug::cuda::attention_kernels {
 namespace {
 
-constexpr int kMathThreads = 2 * kGroupThreads, kTileThreads = 3 * kGroupThreads;  // the second: who uses tiles
-constexpr int kKeys = 128, kQueries = 64;                                          // of tiles
-constexpr int kMasks = 4;                                                          // of tiles of scores, drawn ahead
+constexpr int kMathThreads = 2 * kGroupThreads,
+              kTileThreads = 3 * kGroupThreads;  // the second: who uses tiles
+constexpr int kKeys = 128, kQueries = 64;        // of tiles
+constexpr int kMasks = 4;                        // of tiles of scores, drawn ahead
 
 constexpr int threads_of(bool dropout) { return kTileThreads + (dropout ? kGroupThreads : 0); }
 // Together as many as the threads start with, 128 or 168 each.
@@ -26,10 +29,12 @@ constexpr int threads_of(bool dropout) { return kTileThreads + (dropout ? kGroup
 // Shared memory, from an address that is aligned to tiles.
 constexpr uint32_t kKeyTile = kKeys * kRowBytes, kQueryTile = kQueries * kRowBytes;
 [[maybe_unused]] constexpr uint32_t kKeysAt = 0, kValuesAt = kKeyTile;
-constexpr uint32_t kStagesAt = 2 * kKeyTile;                       // two of a tile of queries and its do
-constexpr uint32_t kScoresAt = kStagesAt + 4 * kQueryTile;         // ds[keys, queries]
-constexpr uint32_t kBitsAt = kScoresAt + kKeyTile;                 // masks, a word per thread: which elements are kept
-constexpr uint32_t kRowsAt = kBitsAt + kMasks * kMathThreads * 4;  // lse and delta of the queries, then sums of dq
+constexpr uint32_t kStagesAt = 2 * kKeyTile;                // two of a tile of queries and its do
+constexpr uint32_t kScoresAt = kStagesAt + 4 * kQueryTile;  // ds[keys, queries]
+constexpr uint32_t kBitsAt =
+    kScoresAt + kKeyTile;  // masks, a word per thread: which elements are kept
+constexpr uint32_t kRowsAt =
+    kBitsAt + kMasks * kMathThreads * 4;  // lse and delta of the queries, then sums of dq
 
 // Sums over rows of what a warp has written of dq, or of dk and dv.
 struct ColumnSums {
@@ -49,7 +54,8 @@ struct Barriers {
   uint64_t full[2], empty[2];                      // a stage
   uint64_t scores_full, scores_empty;              // ds
   uint64_t mask_full[kMasks], mask_empty[kMasks];  // a mask
-  uint64_t other_left, share_full;                 // of a cluster: its other block left its keys; its share is here
+  uint64_t other_left,
+      share_full;  // of a cluster: its other block left its keys; its share is here
 };
 
 __device__ __forceinline__ ColumnSums& column_sums() {
@@ -87,21 +93,28 @@ struct Walk {
   __device__ __forceinline__ int first_local(int key_tile) const {
     return a.causal ? (key_tile * (kKeys / kQueries) - rank + kCluster - 1) / kCluster : 0;
   }
-  __device__ __forceinline__ float* lse() const { return reinterpret_cast<float*>(memory + kRowsAt); }
+  __device__ __forceinline__ float* lse() const {
+    return reinterpret_cast<float*>(memory + kRowsAt);
+  }
   __device__ __forceinline__ float* deltas() const { return lse() + a.longest; }
-  __device__ __forceinline__ float4* sums() const { return reinterpret_cast<float4*>(deltas() + a.longest); }
+  __device__ __forceinline__ float4* sums() const {
+    return reinterpret_cast<float4*>(deltas() + a.longest);
+  }
   __device__ __forceinline__ uint32_t stage(int turn) const {
     return base + kStagesAt + uint32_t(turn & 1) * 2 * kQueryTile;
   }
   __device__ __forceinline__ uint32_t* bits(int turn) const {
     return reinterpret_cast<uint32_t*>(memory + kBitsAt) + turn % kMasks * kMathThreads;
   }
-  // Calls f(turn, key_tile, local) for the products of a tile of keys and a tile of queries in their order.
+  // Calls f(turn, key_tile, local) for the products of a tile of keys and a tile of queries in
+  // their order.
   template <class F>
   __device__ __forceinline__ void over_turns(const F& f) const {
     int turn = 0;
     for (int key_tile = 0; key_tile < key_tiles; ++key_tile) {
-      for (int local = first_local(key_tile); local < query_tiles; ++local) f(turn++, key_tile, local);
+      for (int local = first_local(key_tile); local < query_tiles; ++local) {
+        f(turn++, key_tile, local);
+      }
     }
   }
   __device__ __forceinline__ const T* q() const {
@@ -125,17 +138,21 @@ struct Helper {
 
   __device__ __forceinline__ void copy_keys(int key_tile) const {
     const T* const k = walk.q() + walk.hidden;
-    copy_tile<kHopperDim, kKeys, kGroupThreads>(walk.base + kKeysAt, k, walk.stride, key_tile * kKeys,
-                                                walk.place.length, KeyOfRow(), thread);
-    copy_tile<kHopperDim, kKeys, kGroupThreads>(walk.base + kValuesAt, k + walk.hidden, walk.stride, key_tile * kKeys,
-                                                walk.place.length, KeyOfRow(), thread);
+    copy_tile<kHopperDim, kKeys, kGroupThreads>(walk.base + kKeysAt, k, walk.stride,
+                                                key_tile * kKeys, walk.place.length, KeyOfRow(),
+                                                thread);
+    copy_tile<kHopperDim, kKeys, kGroupThreads>(walk.base + kValuesAt, k + walk.hidden, walk.stride,
+                                                key_tile * kKeys, walk.place.length, KeyOfRow(),
+                                                thread);
     end_copies();
   }
-  // lse in powers of two, and -delta, of a tile of queries. A query that is not there gets probabilities of zero.
+  // lse in powers of two, and -delta, of a tile of queries. A query that is not there gets
+  // probabilities of zero.
   __device__ __forceinline__ void find_rows(int local, float per_keep_scale) const {
     const Arguments<T>& a = walk.a;
     const int64_t first = int64_t(walk.place.start) * walk.hidden + walk.place.head * kHopperDim;
-    const int query0 = walk.tile_of(local) * kQueries, part = thread % 8;  // eight lanes a query, sixteen bytes each
+    const int query0 = walk.tile_of(local) * kQueries,
+              part = thread % 8;  // eight lanes a query, sixteen bytes each
     constexpr int kAtOnce = kGroupThreads / 8;
     uint4 o[kQueries / kAtOnce], d_o[kQueries / kAtOnce];
     float lse[kQueries / kAtOnce];
@@ -148,7 +165,8 @@ struct Helper {
     }
 #pragma unroll
     for (int i = 0; i < kQueries / kAtOnce; ++i) {
-      const uint32_t xs[4] = {o[i].x, o[i].y, o[i].z, o[i].w}, ys[4] = {d_o[i].x, d_o[i].y, d_o[i].z, d_o[i].w};
+      const uint32_t xs[4] = {o[i].x, o[i].y, o[i].z, o[i].w},
+                     ys[4] = {d_o[i].x, d_o[i].y, d_o[i].z, d_o[i].w};
       float delta = 0.0f;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -168,12 +186,13 @@ struct Helper {
 
   __device__ __forceinline__ void copy_queries(int turn, int local) const {
     const Arguments<T>& a = walk.a;
-    const T* const d_o = a.d_o + int64_t(walk.place.start) * walk.hidden + walk.place.head * kHopperDim;
+    const T* const d_o =
+        a.d_o + int64_t(walk.place.start) * walk.hidden + walk.place.head * kHopperDim;
     const int query0 = walk.tile_of(local) * kQueries;
-    copy_tile<kHopperDim, kQueries, kGroupThreads>(walk.stage(turn), walk.q(), walk.stride, query0, walk.place.length,
-                                                   SameRow(), thread);
-    copy_tile<kHopperDim, kQueries, kGroupThreads>(walk.stage(turn) + kQueryTile, d_o, walk.hidden, query0,
+    copy_tile<kHopperDim, kQueries, kGroupThreads>(walk.stage(turn), walk.q(), walk.stride, query0,
                                                    walk.place.length, SameRow(), thread);
+    copy_tile<kHopperDim, kQueries, kGroupThreads>(walk.stage(turn) + kQueryTile, d_o, walk.hidden,
+                                                   query0, walk.place.length, SameRow(), thread);
     end_copies();
   }
 
@@ -198,13 +217,15 @@ struct Helper {
 #pragma unroll
       for (int block = 0; block < 8; ++block) {
         const float4 four = own[block * kGroupThreads];
-        sum[block][0] = four.x, sum[block][1] = four.y, sum[block][2] = four.z, sum[block][3] = four.w;
+        sum[block][0] = four.x, sum[block][1] = four.y, sum[block][2] = four.z,
+        sum[block][3] = four.w;
       }
     }
     await(walk.scores_full, uint32_t(turn & 1));
     pin(sum);
     before_products();
-    const uint64_t ds = tile_descriptor(walk.base + kScoresAt), k = tile_descriptor(walk.base + kKeysAt);
+    const uint64_t ds = tile_descriptor(walk.base + kScoresAt),
+                   k = tile_descriptor(walk.base + kKeysAt);
 #pragma unroll
     for (uint64_t step = 0; step < kKeys / 16; ++step) {
       group_multiply<T, 1, 1>(sum, ds + step * kAcrossRows, k + step * kAcrossRows, 1);
@@ -215,8 +236,9 @@ struct Helper {
     if (thread % 32 == 0) arrive(walk.scores_empty);
 
     const int tile = walk.tile_of(local);
-    const int last = walk.a.causal ? min(walk.key_tiles - 1, (tile * kQueries + kQueries - 1) / kKeys)
-                                   : walk.key_tiles - 1;
+    const int last = walk.a.causal
+                         ? min(walk.key_tiles - 1, (tile * kQueries + kQueries - 1) / kKeys)
+                         : walk.key_tiles - 1;
     if (key_tile < last) {
 #pragma unroll
       for (int block = 0; block < 8; ++block) {
@@ -226,8 +248,8 @@ struct Helper {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int query = tile * kQueries + thread / 32 * 16 + half * 8 + thread % 32 / 4;
-        store_quad_row(walk.dq() + int64_t(query) * walk.stride, sum, half, walk.a.scale * keep_scale,
-                       query < walk.place.length);
+        store_quad_row(walk.dq() + int64_t(query) * walk.stride, sum, half,
+                       walk.a.scale * keep_scale, query < walk.place.length);
       }
       if (walk.a.pieces) add_rows(sum, column_sums().queries[thread / kWarp]);
     }
@@ -235,7 +257,8 @@ struct Helper {
 
   __device__ __forceinline__ void run() const {
     int turn = 0;
-    // The first tile of queries of the first tile of keys that has one: others have one from the start on.
+    // The first tile of queries of the first tile of keys that has one: others have one from the
+    // start on.
     if (walk.query_tiles > 0) prepare(0, 0, 0);
     finish_copies();
     for (int key_tile = 0; key_tile < walk.key_tiles; ++key_tile) {
@@ -243,13 +266,16 @@ struct Helper {
       for (int local = walk.first_local(key_tile); local < walk.query_tiles; ++local, ++turn) {
         if (local + 1 < walk.query_tiles) {
           prepare(turn + 1, key_tile, local + 1);
-        } else if (key_tile + 1 < walk.key_tiles && walk.first_local(key_tile + 1) < walk.query_tiles) {
+        } else if (key_tile + 1 < walk.key_tiles &&
+                   walk.first_local(key_tile + 1) < walk.query_tiles) {
           prepare(turn + 1, key_tile + 1, walk.first_local(key_tile + 1));
         }
         add_query_gradient(turn, key_tile, local);
       }
       leave_keys();
-      if constexpr (kCluster > 1) leave_keys();  // shares of dk and dv pass through the tiles of keys and values
+      if constexpr (kCluster > 1) {
+        leave_keys();  // shares of dk and dv pass through the tiles of keys and values
+      }
       if (key_tile + 1 < walk.key_tiles) {
         copy_keys(key_tile + 1);
         finish_copies();
@@ -264,23 +290,26 @@ struct Drawer {
   const Walk<T, kCluster>& walk;
   const int thread = int(threadIdx.x) - kTileThreads;
 
-  // A thread of a math warp gets a word: bit 16i + 2j + e is for its row i and column 8j + 2t + e. The word of lane
-  // 4g + t of warp w comes from the calls for block 2w + g / 4 of eight keys, word g % 4 of each. Two neighbours here
-  // share a block and t, one for the first eight of those queries and one for the others.
+  // A thread of a math warp gets a word: bit 16i + 2j + e is for its row i and column 8j + 2t + e.
+  // The word of lane 4g + t of warp w comes from the calls for block 2w + g / 4 of eight keys, word
+  // g % 4 of each. Two neighbours here share a block and t, one for the first eight of those
+  // queries and one for the others.
   __device__ __forceinline__ void draw(int turn, int key_tile, int local) const {
     const Arguments<T>& a = walk.a;
     const int block = thread / 8, t = thread % 4;
     const bool second = thread & 4;
     const DrawBlock of_block = draw_block(a, walk.place, key_tile * (kKeys / 8) + block);
     const int query0 = walk.tile_of(local) * kQueries + (second ? 32 : 0) + t * 2;
-    uint32_t kept[4] = {};  // of eight queries: bits 8 to 15 for the first key of a word, 24 to 31 for its second
+    uint32_t kept[4] =
+        {};  // of eight queries: bits 8 to 15 for the first key of a word, 24 to 31 for its second
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const auto words = draws_of(a, draw_row(a, walk.place, query0 + n / 2 * 8 + n % 2), of_block);
 #pragma unroll
       for (int i = 0; i < 4; ++i) kept[i] = kept[i] >> 1 | (kept_tops(a.keep, words[i]) & kTops);
     }
-    uint32_t* const to = walk.bits(turn) + block / 2 * 32 + (block % 2 * 4 + (second ? 2 : 0)) * 4 + t;
+    uint32_t* const to =
+        walk.bits(turn) + block / 2 * 32 + (block % 2 * 4 + (second ? 2 : 0)) * 4 + t;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint32_t other = __shfl_xor_sync(0xffffffffu, second ? kept[i] : kept[2 + i], 4);
@@ -313,12 +342,15 @@ struct Math {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int query = query0 + block * 8 + lane % 4 * 2 + i % 2;
-        if (key + i / 2 >= length || (walk.a.causal && key + i / 2 > query)) s[block][i] = -INFINITY;
+        if (key + i / 2 >= length || (walk.a.causal && key + i / 2 > query)) {
+          s[block][i] = -INFINITY;
+        }
       }
     }
   }
 
-  // The two take turns at the first products, so that one has scores to work on while the other's are computed.
+  // The two take turns at the first products, so that one has scores to work on while the other's
+  // are computed.
   __device__ __forceinline__ void take_turn(int group) const { meet_at(3 + group, kMathThreads); }
   __device__ __forceinline__ void pass_turn(int group, int turn) const {
     if (group == 0 || turn + 1 < walk.turns) come_to(4 - group, kMathThreads);
@@ -341,15 +373,18 @@ struct Math {
 
   __device__ __forceinline__ void run(float factor, float keep_scale) const {
     const Arguments<T>& a = walk.a;
-    const int g = lane / 4, t = lane % 4, group = __shfl_sync(0xffffffffu, int(threadIdx.x) / kGroupThreads, 0);
+    const int g = lane / 4, t = lane % 4,
+              group = __shfl_sync(0xffffffffu, int(threadIdx.x) / kGroupThreads, 0);
     const uint32_t rows = uint32_t(group) * 64 * kRowBytes;
     const uint32_t k_rows = walk.base + kKeysAt + rows, v_rows = walk.base + kValuesAt + rows;
     // The row and chunk this lane addresses when the warp stores two blocks of ds.
-    const uint32_t ds_row = walk.base + kScoresAt + chunk_offset<kQueries>(warp * 16 + lane % 16, lane / 16);
+    const uint32_t ds_row =
+        walk.base + kScoresAt + chunk_offset<kQueries>(warp * 16 + lane % 16, lane / 16);
     if (group == 1 && walk.turns > 0) come_to(3, kMathThreads);
     int turn = 0;
     for (int key_tile = 0; key_tile < walk.key_tiles; ++key_tile) {
-      const int first = walk.first_local(key_tile), key0 = key_tile * kKeys + warp * 16;  // of the warp
+      const int first = walk.first_local(key_tile),
+                key0 = key_tile * kKeys + warp * 16;  // of the warp
       Accumulator s = {}, dp = {}, dk = {}, dv = {};
       uint32_t p[8][2], ds[8][2];
       enter_keys();
@@ -390,8 +425,10 @@ struct Math {
           float kept[4], d_score[4];
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const float probability = exp2_of(fmaf(s[block][i], factor, i % 2 ? -offset.y : -offset.x));
-            kept[i] = !kDropout || (bits >> (i / 2 * 16 + block * 2 + i % 2) & 1) ? probability : 0.0f;
+            const float probability =
+                exp2_of(fmaf(s[block][i], factor, i % 2 ? -offset.y : -offset.x));
+            kept[i] =
+                !kDropout || (bits >> (i / 2 * 16 + block * 2 + i % 2) & 1) ? probability : 0.0f;
             d_score[i] = fmaf(kept[i], dp[block][i], probability * (i % 2 ? delta.y : delta.x));
           }
           p[block][0] = packed<T>(kept[0], kept[1]);
@@ -407,7 +444,8 @@ struct Math {
         if (turn > 0) await(walk.scores_empty, uint32_t((turn - 1) & 1));
 #pragma unroll
         for (int block = 0; block < 8; block += 2) {
-          store_matrices(ds_row ^ uint32_t(block * 16), ds[block][0], ds[block][1], ds[block + 1][0], ds[block + 1][1]);
+          store_matrices(ds_row ^ uint32_t(block * 16), ds[block][0], ds[block][1],
+                         ds[block + 1][0], ds[block + 1][1]);
         }
         pin(ds);
         before_products();
@@ -442,9 +480,11 @@ struct Math {
     }
   }
 
-  // The block of rank 0 gets the other one's share of dk and gives its own of dv, through the other's tiles of keys and
-  // values. A block ends only when all that was sent to it has come, so nobody writes to one that is gone.
-  __device__ __forceinline__ void exchange(Accumulator& dk, Accumulator& dv, uint32_t parity) const {
+  // The block of rank 0 gets the other one's share of dk and gives its own of dv, through the
+  // other's tiles of keys and values. A block ends only when all that was sent to it has come, so
+  // nobody writes to one that is gone.
+  __device__ __forceinline__ void exchange(Accumulator& dk, Accumulator& dv,
+                                           uint32_t parity) const {
     const bool gives_dv = walk.rank == 0;
     const uint32_t other = uint32_t(walk.rank ^ 1);
     arrive_at(walk.other_left, other);
@@ -455,9 +495,10 @@ struct Math {
       float four[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) four[i] = gives_dv ? dv[block][i] : dk[block][i];
-      asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + block * kMathThreads * 16),
-                   "f"(four[0]), "f"(four[1]), "f"(four[2]), "f"(four[3])
-                   : "memory");
+      asm volatile(
+          "st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + block * kMathThreads * 16),
+          "f"(four[0]), "f"(four[1]), "f"(four[2]), "f"(four[3])
+          : "memory");
     }
     arrive_at(walk.share_full, other);
     await_other(walk.share_full, parity);
@@ -477,9 +518,11 @@ struct Math {
 
 // The block's piece of the sums of its head's columns, when all who add to them have come.
 template <class T>
-__device__ __forceinline__ void write_sums(const Arguments<T>& a, const Place& place, float keep_scale) {
+__device__ __forceinline__ void write_sums(const Arguments<T>& a, const Place& place,
+                                           float keep_scale) {
   const ColumnSums& sums = column_sums();
-  const int part = int(threadIdx.x) / kHopperDim, column = int(threadIdx.x) % kHopperDim;  // dq, dk, dv
+  const int part = int(threadIdx.x) / kHopperDim,
+            column = int(threadIdx.x) % kHopperDim;  // dq, dk, dv
   if (part > 2) return;
   float total = 0.0f;
   if (part == 0) {
@@ -508,7 +551,8 @@ __global__ void __launch_bounds__(threads_of(kDropout), 1)
   const auto zero_rest = [&] {
     zero_padding(reinterpret_cast<uint4*>(a.dqkv), 3 * hidden / 8, a.state->tokens, a.tokens);
   };
-  for (int i = int(threadIdx.x); i < int(sizeof(ColumnSums) / sizeof(float)); i += threads_of(kDropout)) {
+  for (int i = int(threadIdx.x); i < int(sizeof(ColumnSums) / sizeof(float));
+       i += threads_of(kDropout)) {
     reinterpret_cast<float*>(&column_sums())[i] = 0.0f;
   }
   if (place.length == 0) {
@@ -541,11 +585,13 @@ __global__ void __launch_bounds__(threads_of(kDropout), 1)
   const float keep_scale = kDropout ? a.mask.scale : 1.0f;
   const Helper<T, kCluster> helper = {walk, keep_scale};
   if (group == 2) helper.copy_keys(0);
-  // All that is read will be in the cache soon; the first walk over queries does not wait for memory.
+  // All that is read will be in the cache soon; the first walk over queries does not wait for
+  // memory.
   const int64_t row_bytes = int64_t(hidden) * 2, head_bytes = place.head * int64_t(kRowBytes);
   for (int row = int(threadIdx.x); row < place.length; row += threads_of(kDropout)) {
     const int64_t token = place.start + row;
-    const char* const qkv = reinterpret_cast<const char*>(a.qkv) + token * 3 * row_bytes + head_bytes;
+    const char* const qkv =
+        reinterpret_cast<const char*>(a.qkv) + token * 3 * row_bytes + head_bytes;
     for (int part = 0; part < 3; ++part) prefetch(qkv + part * row_bytes);
     prefetch(reinterpret_cast<const char*>(a.o) + token * row_bytes + head_bytes);
     prefetch(reinterpret_cast<const char*>(a.d_o) + token * row_bytes + head_bytes);
@@ -592,7 +638,8 @@ __global__ void __launch_bounds__(threads_of(kDropout), 1)
 
 template <class T, int kCluster>
 auto kernel_of(bool dropout) {
-  return dropout ? hopper_backward_kernel<T, kCluster, true> : hopper_backward_kernel<T, kCluster, false>;
+  return dropout ? hopper_backward_kernel<T, kCluster, true>
+                 : hopper_backward_kernel<T, kCluster, false>;
 }
 
 template <class T, int kCluster>
@@ -601,7 +648,8 @@ Started start_hopper(Arguments<T> a, float* sums, const Launch& call) {
   const int64_t blocks = kCluster * dims.sequences;  // of a head, one piece of the sums each
   const int64_t cols = 3 * a.heads * kHopperDim;
   if (sums && blocks <= kColumnSumPieces) {
-    a.pieces = room_for_pieces(call.pending, piece_bytes(blocks, 1, cols), call.workspace, call.stream);
+    a.pieces =
+        room_for_pieces(call.pending, piece_bytes(blocks, 1, cols), call.workspace, call.stream);
   }
   a.tiles = kCluster;
   a.longest = tiles_of(dims.longest, kQueries * kCluster) * kQueries;
@@ -636,7 +684,8 @@ Started launch_hopper_backward(const Arguments<T>& a, float* sums, const Launch&
     const int queries = tiles_of(dims.longest, kQueries * cluster) * kQueries;
     return shared_bytes_of(queries) + kStaticBytes <= limits.shared_bytes;
   };
-  // Rounds of blocks over the multiprocessors, in units of one head; sharing a head costs about a tenth.
+  // Rounds of blocks over the multiprocessors, in units of one head; sharing a head costs about a
+  // tenth.
   const auto rounds = [&](int64_t cluster) {
     const int64_t blocks = cluster * dims.sequences * a.heads;
     return double((blocks + limits.multiprocessors - 1) / limits.multiprocessors) / double(cluster);

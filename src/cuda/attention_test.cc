@@ -1,6 +1,8 @@
-// The CUDA kernels of attention against the CPU's, which have their own tests against plain loops in fp64. Inputs are
-// rounded to the kernels' type first, and the gradient gets the o and lse that the kernels under test computed, so that
-// only errors of the kernels remain.
+// The CUDA kernels of attention against the CPU's, which have their own tests against plain loops
+// in fp64. Inputs are rounded to the kernels' type first, and the gradient gets the o and lse that
+// the kernels under test computed, so that only errors of the kernels remain.
+#include "ops/attention.h"
+
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 #include <omp.h>
@@ -15,7 +17,6 @@
 #include "cuda/check.h"
 #include "cuda/cuda_test_util.h"
 #include "cuda/kernels.h"
-#include "ops/attention.h"
 #include "ops/cuda_workspace.h"
 #include "ops/dropout_mask.h"
 
@@ -56,7 +57,8 @@ std::vector<std::byte> to_dtype(const std::vector<float>& values, DType dtype) {
     if (dtype == DType::kF32) {
       std::memcpy(&bytes[4 * i], &values[i], 4);
     } else {
-      const uint16_t bits = dtype == DType::kF16 ? float_to_half(values[i]) : float_to_bfloat16(values[i]);
+      const uint16_t bits =
+          dtype == DType::kF16 ? float_to_half(values[i]) : float_to_bfloat16(values[i]);
       std::memcpy(&bytes[2 * i], &bits, 2);
     }
   }
@@ -88,8 +90,8 @@ struct Case {
   DType dtype = DType::kBF16;
   std::vector<int> lengths;
   int more_tokens = 37, more_sequences = 2, more_longest = 0;  // of the bucket
-  // Scores of odd queries grow by so much from one 64 keys to the next, those of even ones fall. Gradients, of which
-  // little but rounding is left then, are not checked.
+  // Scores of odd queries grow by so much from one 64 keys to the next, those of even ones fall.
+  // Gradients, of which little but rounding is left then, are not checked.
   float rise = 0.0f;
 };
 
@@ -112,7 +114,8 @@ class CaseTensors {
         starts_((c.lengths.size() + size_t(c.more_sequences) + 1) * 4),
         samples_((c.lengths.size() + size_t(c.more_sequences)) * 8),
         state_(sizeof(StepState)),
-        workspace_bytes_(std::max(rows_ * size_t(c.spec.heads) * sizeof(float), column_sum_bytes(int64_t(3 * hidden_), 1))),
+        workspace_bytes_(std::max(rows_ * size_t(c.spec.heads) * sizeof(float),
+                                  column_sum_bytes(int64_t(3 * hidden_), 1))),
         workspace_(workspace_bytes_) {
     std::mt19937_64 random(seed);
     qkv_values_ = random_values(real_ * 3 * hidden_, c.dtype, random);
@@ -135,7 +138,8 @@ class CaseTensors {
     starts.resize(starts.size() + size_t(c.more_sequences), starts.back());
     starts_.write(starts);
     samples_.write(host_samples_);
-    state_.write(std::vector{StepState{.tokens = int32_t(real_), .sequences = int32_t(c.lengths.size())}});
+    state_.write(
+        std::vector{StepState{.tokens = int32_t(real_), .sequences = int32_t(c.lengths.size())}});
     device_.dims = {.tokens = int64_t(rows_),
                     .sequences = host_.dims.sequences + c.more_sequences,
                     .longest = host_.dims.longest + c.more_longest};
@@ -148,8 +152,10 @@ class CaseTensors {
     cuda::launch(Attention(c_.spec), launch(in, out));
   }
   void backward() {
-    const Tensor in[] = {tensor(qkv_, 3 * hidden_), tensor(o_, hidden_), lse_tensor(), tensor(d_o_, hidden_)};
-    const Tensor out[] = {tensor(dqkv_, 3 * hidden_), {sums_.data(), DType::kF32, 1, int64_t(3 * hidden_)}};
+    const Tensor in[] = {tensor(qkv_, 3 * hidden_), tensor(o_, hidden_), lse_tensor(),
+                         tensor(d_o_, hidden_)};
+    const Tensor out[] = {tensor(dqkv_, 3 * hidden_),
+                          {sums_.data(), DType::kF32, 1, int64_t(3 * hidden_)}};
     sums_.write(std::vector<float>(3 * hidden_, kSumsBefore));
     cuda::launch(AttentionGradient(c_.spec), launch(in, out));
   }
@@ -161,7 +167,8 @@ class CaseTensors {
     bool operator==(const Results&) const = default;
   };
   Results results() const {
-    return {o_.read<std::byte>(), lse_.read<std::byte>(), dqkv_.read<std::byte>(), sums_.read<std::byte>()};
+    return {o_.read<std::byte>(), lse_.read<std::byte>(), dqkv_.read<std::byte>(),
+            sums_.read<std::byte>()};
   }
 
   // The CPU's o and lse, and the gradient from the device's o and lse.
@@ -170,12 +177,16 @@ class CaseTensors {
   };
   Expected expected(const Results& results) {
     Expected e;
-    e.o.resize(real_ * hidden_), e.lse.resize(real_ * size_t(c_.spec.heads)), e.dqkv.resize(real_ * 3 * hidden_);
-    std::vector<float> o = to_floats(results.o, c_.dtype), lse = to_floats(results.lse, DType::kF32);
-    const Tensor qkv = host_tensor(qkv_values_, 3 * hidden_), d_o = host_tensor(d_o_values_, hidden_);
+    e.o.resize(real_ * hidden_), e.lse.resize(real_ * size_t(c_.spec.heads)),
+        e.dqkv.resize(real_ * 3 * hidden_);
+    std::vector<float> o = to_floats(results.o, c_.dtype),
+                       lse = to_floats(results.lse, DType::kF32);
+    const Tensor qkv = host_tensor(qkv_values_, 3 * hidden_),
+                 d_o = host_tensor(d_o_values_, hidden_);
     const size_t heads = size_t(c_.spec.heads);
     run_on_host(*attention(c_.spec), {qkv}, {host_tensor(e.o, hidden_), host_tensor(e.lse, heads)});
-    run_on_host(AttentionGradient(c_.spec), {qkv, host_tensor(o, hidden_), host_tensor(lse, heads), d_o},
+    run_on_host(AttentionGradient(c_.spec),
+                {qkv, host_tensor(o, hidden_), host_tensor(lse, heads), d_o},
                 {host_tensor(e.dqkv, 3 * hidden_)});
     return e;
   }
@@ -219,11 +230,15 @@ class CaseTensors {
             .step = &step_};
   }
   void run_on_host(const Op& op, std::vector<Tensor> in, std::vector<Tensor> out) {
-    const size_t size =
-        op.workspace_bytes({.dims = host_.dims, .device = {.threads = omp_get_max_threads()}, .in = {}, .out = {}});
+    const size_t size = op.workspace_bytes(
+        {.dims = host_.dims, .device = {.threads = omp_get_max_threads()}, .in = {}, .out = {}});
     std::vector<std::byte> workspace(size + 64);
     const size_t skip = (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
-    op.run({.in = in, .out = out, .workspace = {workspace.data() + skip, size}, .batch = &host_, .step = &step_});
+    op.run({.in = in,
+            .out = out,
+            .workspace = {workspace.data() + skip, size},
+            .batch = &host_,
+            .step = &step_});
   }
 
   Case c_;
@@ -239,27 +254,35 @@ class CaseTensors {
 };
 
 double eps_of(DType dtype) {
-  return dtype == DType::kBF16 ? std::ldexp(1.0, -8) : dtype == DType::kF16 ? std::ldexp(1.0, -11) : 1e-5 / 3.0;
+  return dtype == DType::kBF16  ? std::ldexp(1.0, -8)
+         : dtype == DType::kF16 ? std::ldexp(1.0, -11)
+                                : 1e-5 / 3.0;
 }
 
-// Columns [first, first + count) of the real rows: the error's norm within 3 eps of the expected one's (or of a floor,
-// for parts that cancel), and no element off by more than 8 eps of the largest; rows behind are zero.
-void expect_near(const char* what, const std::vector<float>& got, const std::vector<float>& expected, size_t rows,
-                 size_t cols, size_t first, size_t count, double eps, double floor_norm, double floor_largest) {
+// Columns [first, first + count) of the real rows: the error's norm within 3 eps of the expected
+// one's (or of a floor, for parts that cancel), and no element off by more than 8 eps of the
+// largest; rows behind are zero.
+void expect_near(const char* what, const std::vector<float>& got,
+                 const std::vector<float>& expected, size_t rows, size_t cols, size_t first,
+                 size_t count, double eps, double floor_norm, double floor_largest) {
   double error = 0.0, norm = 0.0, worst = 0.0, largest = 0.0;
   size_t worst_row = 0, worst_column = 0;
   for (size_t row = 0; row < rows; ++row) {
     for (size_t column = first; column < first + count; ++column) {
-      const double x = got[row * cols + column], y = expected[row * cols + column], d = std::abs(x - y);
+      const double x = got[row * cols + column], y = expected[row * cols + column],
+                   d = std::abs(x - y);
       error += d * d, norm += y * y, largest = std::max(largest, std::abs(y));
-      if (!(d <= worst)) worst = std::isnan(d) ? INFINITY : d, worst_row = row, worst_column = column;
+      if (!(d <= worst)) {
+        worst = std::isnan(d) ? INFINITY : d, worst_row = row, worst_column = column;
+      }
     }
   }
   EXPECT_LE(std::sqrt(error), 3.0 * eps * std::max(std::sqrt(norm), floor_norm))
       << what << ", norm " << std::sqrt(norm);
   EXPECT_LE(worst, 8.0 * eps * std::max(largest, floor_largest))
       << what << " at row " << worst_row << ", column " << worst_column << ": got "
-      << got[worst_row * cols + worst_column] << ", expected " << expected[worst_row * cols + worst_column];
+      << got[worst_row * cols + worst_column] << ", expected "
+      << expected[worst_row * cols + worst_column];
   size_t not_zero = 0;
   for (size_t i = rows * cols; i < got.size(); ++i) not_zero += got[i] != 0.0f;
   EXPECT_EQ(not_zero, 0u) << what << ": padding";
@@ -267,7 +290,9 @@ void expect_near(const char* what, const std::vector<float>& got, const std::vec
 
 double norm_of(const std::vector<float>& values, size_t cols, size_t first) {
   double sum = 0.0;
-  for (size_t i = 0; i < values.size(); ++i) sum += i % cols >= first ? double(values[i]) * values[i] : 0.0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    sum += i % cols >= first ? double(values[i]) * values[i] : 0.0;
+  }
   return std::sqrt(sum);
 }
 double largest_of(const std::vector<float>& values) {
@@ -276,20 +301,24 @@ double largest_of(const std::vector<float>& values) {
   return most;
 }
 
-// Sums over rows. Errors of elements do not know of each other, so that a column's error is a few eps of its norm (or of a
-// floor: dk's sums cancel).
-void expect_sums(const std::vector<float>& got, const std::vector<float>& dqkv, size_t cols, double eps, double floor_norm) {
+// Sums over rows. Errors of elements do not know of each other, so that a column's error is a few
+// eps of its norm (or of a floor: dk's sums cancel).
+void expect_sums(const std::vector<float>& got, const std::vector<float>& dqkv, size_t cols,
+                 double eps, double floor_norm) {
   for (size_t column = 0; column < cols; ++column) {
     double sum = kSumsBefore, norm = 0.0;
-    for (size_t i = column; i < dqkv.size(); i += cols) sum += dqkv[i], norm += double(dqkv[i]) * dqkv[i];
-    ASSERT_NEAR(got[column], sum, 8.0 * eps * std::max(std::sqrt(norm), floor_norm) + 1e-6) << "sum of column " << column;
+    for (size_t i = column; i < dqkv.size(); i += cols) {
+      sum += dqkv[i], norm += double(dqkv[i]) * dqkv[i];
+    }
+    ASSERT_NEAR(got[column], sum, 8.0 * eps * std::max(std::sqrt(norm), floor_norm) + 1e-6)
+        << "sum of column " << column;
   }
 }
 
 void check_case(const Case& c, uint64_t seed) {
   testing::Message name;
-  name << dtype_name(c.dtype) << ", heads " << c.spec.heads << ", head_dim " << c.spec.head_dim << ", causal "
-       << c.spec.causal << ", dropout " << c.spec.dropout << ", lengths";
+  name << dtype_name(c.dtype) << ", heads " << c.spec.heads << ", head_dim " << c.spec.head_dim
+       << ", causal " << c.spec.causal << ", dropout " << c.spec.dropout << ", lengths";
   for (int n : c.lengths) name << " " << n;
   SCOPED_TRACE(name);
   CaseTensors tensors(c, seed);
@@ -307,7 +336,8 @@ void check_case(const Case& c, uint64_t seed) {
   const double eps = eps_of(c.dtype);
   const size_t hidden = tensors.hidden(), heads = size_t(c.spec.heads), rows = tensors.real();
   expect_near("o", to_floats(first.o, c.dtype), expected.o, rows, hidden, 0, hidden, eps, 0.0, 0.0);
-  expect_near("lse", to_floats(first.lse, DType::kF32), expected.lse, rows, heads, 0, heads, 1e-5, 1.0, 1.0);
+  expect_near("lse", to_floats(first.lse, DType::kF32), expected.lse, rows, heads, 0, heads, 1e-5,
+              1.0, 1.0);
   if (c.rise != 0.0f) return;
   const auto dqkv = to_floats(first.dqkv, c.dtype);
   // Alone in its sequence, a token has dq = dk = 0 but for rounding.
@@ -315,17 +345,20 @@ void check_case(const Case& c, uint64_t seed) {
   const double floor_largest = 0.1 * largest_of(expected.dqkv);
   const char* const parts[] = {"dq", "dk", "dv"};
   for (size_t part = 0; part < 3; ++part) {
-    expect_near(parts[part], dqkv, expected.dqkv, rows, 3 * hidden, part * hidden, hidden, eps, floor_norm,
-                floor_largest);
+    expect_near(parts[part], dqkv, expected.dqkv, rows, 3 * hidden, part * hidden, hidden, eps,
+                floor_norm, floor_largest);
   }
-  expect_sums(to_floats(first.sums, DType::kF32), expected.dqkv, 3 * hidden, eps, floor_norm / std::sqrt(double(hidden)));
+  expect_sums(to_floats(first.sums, DType::kF32), expected.dqkv, 3 * hidden, eps,
+              floor_norm / std::sqrt(double(hidden)));
 }
 
 class CudaAttention : public testing::Test {
  protected:
   void SetUp() override {
     int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) GTEST_SKIP() << "no CUDA device on this machine";
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+      GTEST_SKIP() << "no CUDA device on this machine";
+    }
   }
 };
 
@@ -337,7 +370,11 @@ void check_head_dim(int64_t head_dim) {
     for (bool causal : {false, true}) {
       for (float dropout : {0.0f, 0.1f}) {
         for (const auto& lengths : lists) {
-          Case c = {.spec = {.heads = 2, .head_dim = head_dim, .dropout = dropout, .site = 5, .causal = causal},
+          Case c = {.spec = {.heads = 2,
+                             .head_dim = head_dim,
+                             .dropout = dropout,
+                             .site = 5,
+                             .causal = causal},
                     .dtype = dtype,
                     .lengths = lengths};
           c.more_longest = ++seed % 2 ? 13 : 0;
@@ -357,7 +394,11 @@ TEST_F(CudaAttention, HeadsOf40) { check_head_dim(40); }
 TEST_F(CudaAttention, HeadsOf17) { check_head_dim(17); }
 TEST_F(CudaAttention, HeadsOf200) {
   for (DType dtype : {DType::kBF16, DType::kF32}) {
-    check_case({.spec = {.heads = 1, .head_dim = 200, .dropout = 0.1f, .site = 3, .causal = dtype == DType::kF32},
+    check_case({.spec = {.heads = 1,
+                         .head_dim = 200,
+                         .dropout = 0.1f,
+                         .site = 3,
+                         .causal = dtype == DType::kF32},
                 .dtype = dtype,
                 .lengths = {33, 1, 70}},
                7);
@@ -371,10 +412,12 @@ TEST_F(CudaAttention, ManySequencesOfSeveralTiles) {
   for (DType dtype : {DType::kBF16, DType::kF16}) {
     for (bool causal : {false, true}) {
       for (float dropout : {0.0f, 0.1f}) {
-        check_case({.spec = {.heads = 12, .head_dim = 64, .dropout = dropout, .site = 77, .causal = causal},
-                    .dtype = dtype,
-                    .lengths = lengths},
-                   3);
+        check_case(
+            {.spec =
+                 {.heads = 12, .head_dim = 64, .dropout = dropout, .site = 77, .causal = causal},
+             .dtype = dtype,
+             .lengths = lengths},
+            3);
       }
     }
   }
@@ -385,11 +428,12 @@ TEST_F(CudaAttention, ScoresThatRise) {
   for (DType dtype : {DType::kBF16, DType::kF16}) {
     for (float rise : {3.0f, 8.0f, 30.0f, 120.0f}) {
       for (bool causal : {false, true}) {
-        check_case({.spec = {.heads = 12, .head_dim = 64, .dropout = 0.1f, .site = 2, .causal = causal},
-                    .dtype = dtype,
-                    .lengths = {512, 300, 129, 1, 65, 200, 384, 257},
-                    .rise = rise},
-                   11);
+        check_case(
+            {.spec = {.heads = 12, .head_dim = 64, .dropout = 0.1f, .site = 2, .causal = causal},
+             .dtype = dtype,
+             .lengths = {512, 300, 129, 1, 65, 200, 384, 257},
+             .rise = rise},
+            11);
       }
     }
   }
@@ -398,7 +442,8 @@ TEST_F(CudaAttention, ScoresThatRise) {
 // Kernels compare draws in different ways.
 TEST_F(CudaAttention, RatesOfDropout) {
   const double draw = 1.0 / 65536.0, most_compared = 31744.0 * draw;
-  for (double rate : {draw, 2.0 * draw, 0.01, 0.25, most_compared, most_compared + draw, 0.5, 0.75}) {
+  for (double rate :
+       {draw, 2.0 * draw, 0.01, 0.25, most_compared, most_compared + draw, 0.5, 0.75}) {
     check_case({.spec = {.heads = 12, .head_dim = 64, .dropout = float(rate), .site = 9},
                 .dtype = rate < 0.3 ? DType::kBF16 : DType::kF16,
                 .lengths = {400, 300, 20, 384, 33, 512, 100, 7}},
@@ -406,16 +451,18 @@ TEST_F(CudaAttention, RatesOfDropout) {
   }
 }
 
-// Whole tiles of keys may be copied up to the last token and not beyond: whatever is there would not be hidden.
+// Whole tiles of keys may be copied up to the last token and not beyond: whatever is there would
+// not be hidden.
 TEST_F(CudaAttention, LastTilesOfTheTensor) {
   for (int last : {1, 63, 64, 65, 256, 257, 319, 640, 700}) {
     for (int more_tokens : {0, 5, 100}) {
       const bool causal = (last + more_tokens) % 2;
-      check_case({.spec = {.heads = 12, .head_dim = 64, .dropout = 0.1f, .site = 3, .causal = causal},
-                  .lengths = {130, 700, 64, last},
-                  .more_tokens = more_tokens,
-                  .more_sequences = 0},
-                 uint64_t(last));
+      check_case(
+          {.spec = {.heads = 12, .head_dim = 64, .dropout = 0.1f, .site = 3, .causal = causal},
+           .lengths = {130, 700, 64, last},
+           .more_tokens = more_tokens,
+           .more_sequences = 0},
+          uint64_t(last));
       if (testing::Test::HasFailure()) return;
     }
   }
@@ -447,13 +494,13 @@ TEST_F(CudaAttention, SpeedIsPrinted) {
                           {"4 x 1024, 12 heads, causal", std::vector<int>(4, 1024), 12, true}};
   for (const Shape& shape : shapes) {
     for (float dropout : {0.0f, 0.1f}) {
-      const AttentionSpec spec = {
-          .heads = shape.heads, .head_dim = 64, .dropout = dropout, .site = 1, .causal = shape.causal};
-      CaseTensors tensors({.spec = spec,
-                   .lengths = shape.lengths,
-                   .more_tokens = 0,
-                   .more_sequences = 0},
-                  1);
+      const AttentionSpec spec = {.heads = shape.heads,
+                                  .head_dim = 64,
+                                  .dropout = dropout,
+                                  .site = 1,
+                                  .causal = shape.causal};
+      CaseTensors tensors(
+          {.spec = spec, .lengths = shape.lengths, .more_tokens = 0, .more_sequences = 0}, 1);
       cudaEvent_t begin, end;
       SNUG_CUDA(cudaEventCreate(&begin));
       SNUG_CUDA(cudaEventCreate(&end));
@@ -471,12 +518,17 @@ TEST_F(CudaAttention, SpeedIsPrinted) {
         std::nth_element(times.begin(), times.begin() + 25, times.end());
         return double(times[25]);
       };
-      const double forward = median([&] { tensors.forward(); }), backward = median([&] { tensors.backward(); });
+      const double forward = median([&] { tensors.forward(); }),
+                   backward = median([&] { tensors.backward(); });
       double scores = 0.0;
-      for (int n : shape.lengths) scores += double(n) * n * double(shape.heads) * (shape.causal ? 0.5 : 1.0);
+      for (int n : shape.lengths) {
+        scores += double(n) * n * double(shape.heads) * (shape.causal ? 0.5 : 1.0);
+      }
       const double product = 2.0 * 64.0 * scores * 1e-9;  // GFLOP
-      std::printf("%-32s dropout %.1f: forward %.4f ms (%.0f TFLOP/s), backward %.4f ms (%.0f TFLOP/s)\n", shape.name,
-                  double(dropout), forward, 2.0 * product / forward, backward, 5.0 * product / backward);
+      std::printf(
+          "%-32s dropout %.1f: forward %.4f ms (%.0f TFLOP/s), backward %.4f ms (%.0f TFLOP/s)\n",
+          shape.name, double(dropout), forward, 2.0 * product / forward, backward,
+          5.0 * product / backward);
       SNUG_CUDA(cudaEventDestroy(begin));
       SNUG_CUDA(cudaEventDestroy(end));
     }

@@ -1,10 +1,11 @@
-// Kernel of ops/cached_attention.h: one block per token and head, whose warps share the keys. Where some neighbouring
-// tokens are of one text, as in a prompt, a block does them at once; that is seen from the batch on the device, since one
-// captured graph serves prompts and single tokens.
+// Kernel of ops/cached_attention.h: one block per token and head, whose warps share the keys. Where
+// some neighbouring tokens are of one text, as in a prompt, a block does them at once; that is seen
+// from the batch on the device, since one captured graph serves prompts and single tokens.
 //
-// Keys and values of the micro-batch itself are read where the layer left them, in qkv, and those before from the
-// cache; so the block that writes a token's row of the cache races with nobody, and no second kernel is needed. Sums are
-// taken in an order that depends on a token's position alone: it gets the same bits in a prompt and by itself.
+// Keys and values of the micro-batch itself are read where the layer left them, in qkv, and those
+// before from the cache; so the block that writes a token's row of the cache races with nobody, and
+// no second kernel is needed. Sums are taken in an order that depends on a token's position alone:
+// it gets the same bits in a prompt and by itself.
 #include <cmath>
 
 #include "cuda/kernels.h"
@@ -37,7 +38,8 @@ struct Arguments {
 template <int kLanes>
 constexpr int kTile = kLanes == kWarp ? 2 : 4;
 
-// A softmax-weighted sum under way: the largest score, the sum of weights, and eight columns of the weighted values.
+// A softmax-weighted sum under way: the largest score, the sum of weights, and eight columns of the
+// weighted values.
 struct Sum {
   float most = kLowest, weights = 0.0f;
   Eight values;
@@ -60,7 +62,9 @@ __device__ inline Sum exchanged(const Sum& sum, int step) {
   other.most = __shfl_xor_sync(0xffffffffu, sum.most, step);
   other.weights = __shfl_xor_sync(0xffffffffu, sum.weights, step);
 #pragma unroll
-  for (int i = 0; i < kEight; ++i) other.values.at[i] = __shfl_xor_sync(0xffffffffu, sum.values.at[i], step);
+  for (int i = 0; i < kEight; ++i) {
+    other.values.at[i] = __shfl_xor_sync(0xffffffffu, sum.values.at[i], step);
+  }
   return other;
 }
 
@@ -75,28 +79,32 @@ struct WarpSums {
 template <class T, int kLanes, bool kWhole, int kQueries>
 struct Attend {
   static constexpr int kGroups = kWarp / kLanes, kStep = kWarps * kGroups;
-  // Keys a group has on their way at once: one token has nothing but them to hide the memory's latency.
+  // Keys a group has on their way at once: one token has nothing but them to hide the memory's
+  // latency.
   static constexpr int kPairs = kQueries == 1 && sizeof(T) == 2 ? 2 : 1;
 
   const Arguments<T>& a;
-  int head, token;             // the first one's
-  int position;                // of that token
+  int head, token;                  // the first one's
+  int position;                     // of that token
   int first_token, first_position;  // of the text in this micro-batch
-  T* cached;                   // k of position 0
-  const T* fresh;              // k of first_position
-  int column;                  // of the head, this lane's first
+  T* cached;                        // k of position 0
+  const T* fresh;                   // k of first_position
+  int column;                       // of the head, this lane's first
 
   __device__ Attend(const Arguments<T>& a, int head, int token) : a(a), head(head), token(token) {
     const int sequence = a.batch.row_of[token];
     position = a.batch.positions[token];
     first_token = a.batch.starts[sequence];
     first_position = position - (token - first_token);
-    cached = a.cache + int64_t(a.batch.samples[sequence]) * a.context * 2 * a.hidden + head * a.head_dim;
+    cached =
+        a.cache + int64_t(a.batch.samples[sequence]) * a.context * 2 * a.hidden + head * a.head_dim;
     fresh = a.qkv + int64_t(first_token) * 3 * a.hidden + a.hidden + head * a.head_dim;
     column = int(threadIdx.x) % kLanes * kEight;
   }
 
-  __device__ const T* query(int n) const { return a.qkv + int64_t(token + n) * 3 * a.hidden + head * a.head_dim; }
+  __device__ const T* query(int n) const {
+    return a.qkv + int64_t(token + n) * 3 * a.hidden + head * a.head_dim;
+  }
 
   // k and v of the tokens, by the first threads.
   __device__ void write_cache() const {
@@ -119,19 +127,23 @@ struct Attend {
     write_cache();
     Sum sums[kQueries];
     const int group = int(threadIdx.x) / kLanes, last = position + kQueries - 1;
-    for (int base = group; base - group <= last; base += kPairs * kPair * kStep) {  // all lanes stay: they exchange
+    for (int base = group; base - group <= last;
+         base += kPairs * kPair * kStep) {  // all lanes stay: they exchange
       Packed<T> k[kPairs * kPair], v[kPairs * kPair];
 #pragma unroll
       for (int u = 0; u < kPairs * kPair; ++u) {
         const int key = base + u * kStep;
         if (key > last || column >= a.head_dim) continue;
-        const T* const at = key < first_position ? cached + int64_t(key) * 2 * a.hidden
-                                                 : fresh + int64_t(key - first_position) * 3 * a.hidden;
+        const T* const at = key < first_position
+                                ? cached + int64_t(key) * 2 * a.hidden
+                                : fresh + int64_t(key - first_position) * 3 * a.hidden;
         k[u] = load<kWhole>(at, column, a.head_dim);
         v[u] = load<kWhole>(at + a.hidden, column, a.head_dim);
       }
 #pragma unroll
-      for (int u = 0; u < kPairs * kPair; u += kPair) add_pair(q, base + u * kStep, k + u, v + u, sums);
+      for (int u = 0; u < kPairs * kPair; u += kPair) {
+        add_pair(q, base + u * kStep, k + u, v + u, sums);
+      }
     }
     join_groups(sums);
     leave(sums, shared);
@@ -139,9 +151,10 @@ struct Attend {
     write(shared);
   }
 
-  // The keys `key` and `key + kStep`. One that a query does not see has weight zero, which changes no bit.
-  __device__ void add_pair(const Eight (&q)[kQueries], int key, const Packed<T>* k, const Packed<T>* v,
-                           Sum (&sums)[kQueries]) const {
+  // The keys `key` and `key + kStep`. One that a query does not see has weight zero, which changes
+  // no bit.
+  __device__ void add_pair(const Eight (&q)[kQueries], int key, const Packed<T>* k,
+                           const Packed<T>* v, Sum (&sums)[kQueries]) const {
     float scores[kQueries][kPair];
 #pragma unroll
     for (int u = 0; u < kPair; ++u) {
@@ -170,7 +183,9 @@ struct Attend {
 #pragma unroll
       for (int n = 0; n < kQueries; ++n) {
 #pragma unroll
-        for (int i = 0; i < kEight; ++i) sums[n].values.at[i] = fmaf(scores[n][u], values.at[i], sums[n].values.at[i]);
+        for (int i = 0; i < kEight; ++i) {
+          sums[n].values.at[i] = fmaf(scores[n][u], values.at[i], sums[n].values.at[i]);
+        }
       }
     }
   }
@@ -247,8 +262,8 @@ __global__ void __launch_bounds__(kBlock, 1) cached_attention_kernel(const Argum
   }
 }
 
-// Few tokens have a block each, to be done soon; of many, a block has as many as it may do at once, since blocks that
-// come for nothing take time too.
+// Few tokens have a block each, to be done soon; of many, a block has as many as it may do at once,
+// since blocks that come for nothing take time too.
 constexpr int64_t kFewBlocks = 16 * kMultiprocessors;
 
 template <class T, int kLanes, bool kWhole>
@@ -264,8 +279,9 @@ void start(Arguments<T> arguments, cudaStream_t stream) {
 void launch(const CachedAttention& op, const Launch& call) {
   const Tensor &qkv = call.in[0], &o = call.out[0], &cache = call.out[1];
   const int64_t hidden = op.spec.heads * op.spec.head_dim;
-  SNUG_CHECK(qkv.cols == 3 * hidden && o.cols == hidden && cache.cols == 2 * hidden && qkv.dtype == o.dtype &&
-             qkv.dtype == cache.dtype && op.spec.head_dim <= kWarp * kEight && o.rows * op.spec.heads < int64_t{1} << 31);
+  SNUG_CHECK(qkv.cols == 3 * hidden && o.cols == hidden && cache.cols == 2 * hidden &&
+             qkv.dtype == o.dtype && qkv.dtype == cache.dtype &&
+             op.spec.head_dim <= kWarp * kEight && o.rows * op.spec.heads < int64_t{1} << 31);
   if (o.rows == 0) return;
   with_type(qkv.dtype, [&]<class T>() {
     const Arguments<T> arguments = {.qkv = data_of<T>(qkv),
@@ -282,7 +298,8 @@ void launch(const CachedAttention& op, const Launch& call) {
                                     .state = call.state};
     const int head_dim = arguments.head_dim;
     if (head_dim % kEight != 0) {  // not of any known model
-      return head_dim <= 64 ? start<T, 8, false>(arguments, call.stream) : start<T, 32, false>(arguments, call.stream);
+      return head_dim <= 64 ? start<T, 8, false>(arguments, call.stream)
+                            : start<T, 32, false>(arguments, call.stream);
     }
     if (head_dim <= 32) return start<T, 4, true>(arguments, call.stream);
     if (head_dim <= 64) return start<T, 8, true>(arguments, call.stream);

@@ -14,5 +14,6 @@ inline void check(cudaError_t status, const char* call) {
 }  // namespace snug::cuda
 
 #define SNUG_CUDA(call) ::snug::cuda::check((call), #call)
-// Behind every <<<...>>>: a launch that cannot start says so at once, one that fails later at the next synchronisation.
+// Behind every <<<...>>>: a launch that cannot start says so at once, one that fails later at the
+// next synchronisation.
 #define SNUG_CUDA_LAUNCHED(kernel) ::snug::cuda::check(cudaPeekAtLastError(), "kernel " kernel)

@@ -1,5 +1,5 @@
-// Sums over rows in pieces, see pending_sums.h: a kernel for rows that need nothing but their own elements, which adds its
-// pieces itself, and what kernels that walk rows need to leave theirs.
+// Sums over rows in pieces, see pending_sums.h: a kernel for rows that need nothing but their own
+// elements, which adds its pieces itself, and what kernels that walk rows need to leave theirs.
 #pragma once
 
 #include "cuda/pending_sums.h"
@@ -12,19 +12,21 @@ inline constexpr int kSumWarps = 8, kSumColumns = kWarp * kEight;
 static_assert(kSumWarps == kEight);  // joining the warps of column_sums_kernel
 inline constexpr int kMaxSumGroups = 256;
 inline constexpr int kSumResidency = 3;  // blocks per multiprocessor
-inline constexpr int kSumBlocks = kSumResidency * kMultiprocessors;  // wanted, where there are enough rows: all at once
+inline constexpr int kSumBlocks =
+    kSumResidency * kMultiprocessors;  // wanted, where there are enough rows: all at once
 
-// How many blocks of some columns are done; back at zero when the kernel ends. One will do: kernels with sums are on
-// one stream.
+// How many blocks of some columns are done; back at zero when the kernel ends. One will do: kernels
+// with sums are on one stream.
 static __device__ unsigned int finished_blocks[kMaxSumGroups];
 
 // For rows that need nothing but their own elements. A term says what a row adds:
-//   Loaded load(row, column) fetches it, void add(loaded, row, column, sums) adds it to Eight sums[Term::kSums].
-// A block does 256 columns of one piece: the warps of all pieces take rows in turn, Term::kInFlight each at a time and
-// the last rows first, see from_the_end(). The last block of the columns adds the pieces, [pieces, kSums, cols], which
-// costs less than another kernel.
+//   Loaded load(row, column) fetches it, void add(loaded, row, column, sums) adds it to Eight
+//   sums[Term::kSums].
+// A block does 256 columns of one piece: the warps of all pieces take rows in turn, Term::kInFlight
+// each at a time and the last rows first, see from_the_end(). The last block of the columns adds
+// the pieces, [pieces, kSums, cols], which costs less than another kernel.
 template <class Term>
-__global__ void __launch_bounds__(kSumWarps * kWarp, kSumResidency)
+__global__ void __launch_bounds__(kSumWarps* kWarp, kSumResidency)
     column_sums_kernel(Term term, int64_t rows, int cols, float* partials, SumTargets targets) {
   constexpr int kSums = Term::kSums, kInFlight = Term::kInFlight;
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
@@ -32,7 +34,8 @@ __global__ void __launch_bounds__(kSumWarps * kWarp, kSumResidency)
   const int64_t step = int64_t(gridDim.y) * kSumWarps;
   Eight sums[kSums];
   if (column < cols) {
-    for (int64_t row = from_the_end(rows, int64_t(blockIdx.y) * kSumWarps + warp); row >= 0; row -= kInFlight * step) {
+    for (int64_t row = from_the_end(rows, int64_t(blockIdx.y) * kSumWarps + warp); row >= 0;
+         row -= kInFlight * step) {
       typename Term::Loaded loaded[kInFlight];
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
@@ -55,14 +58,17 @@ __global__ void __launch_bounds__(kSumWarps * kWarp, kSumResidency)
     float sum = 0.0f;
 #pragma unroll
     for (int w = 0; w < kSumWarps; ++w) sum += shared[w][threadIdx.x];
-    const int to = (int(blockIdx.x) * kWarp + lane) * kEight + warp;  // warp n adds up element n of all lanes
+    const int to =
+        (int(blockIdx.x) * kWarp + lane) * kEight + warp;  // warp n adds up element n of all lanes
     if (to < cols) partials[(int64_t(blockIdx.y) * kSums + n) * cols + to] = sum;
   }
 
   __shared__ bool last;
   __threadfence();  // the partials before the count
   __syncthreads();
-  if (threadIdx.x == 0) last = atomicInc(&finished_blocks[blockIdx.x], gridDim.y - 1) == gridDim.y - 1;
+  if (threadIdx.x == 0) {
+    last = atomicInc(&finished_blocks[blockIdx.x], gridDim.y - 1) == gridDim.y - 1;
+  }
   __syncthreads();
   const int own = int(blockIdx.x) * kSumColumns + int(threadIdx.x);
   if (!last || own >= cols) return;
@@ -82,19 +88,20 @@ __global__ void __launch_bounds__(kSumWarps * kWarp, kSumResidency)
 
 // partials holds kColumnSumPieces * kSums * cols floats, or is null where no sums are wanted.
 template <class Term>
-void launch_column_sums(const Term& term, int64_t rows, int64_t cols, float* partials, const SumTargets& targets,
-                        cudaStream_t stream) {
+void launch_column_sums(const Term& term, int64_t rows, int64_t cols, float* partials,
+                        const SumTargets& targets, cudaStream_t stream) {
   const int64_t groups = ceil_div(cols, kSumColumns);
   SNUG_CHECK(groups <= kMaxSumGroups);
   const int64_t balanced = std::max<int64_t>(kSumBlocks / groups, 1);
   const int64_t pieces = std::min({kColumnSumPieces, balanced, ceil_div(rows, 4 * kSumWarps)});
   const dim3 grid = {unsigned(groups), unsigned(pieces)};
-  column_sums_kernel<Term><<<grid, kSumWarps * kWarp, 0, stream>>>(term, rows, int(cols), partials, targets);
+  column_sums_kernel<Term>
+      <<<grid, kSumWarps * kWarp, 0, stream>>>(term, rows, int(cols), partials, targets);
   SNUG_CUDA_LAUNCHED("column_sums");
 }
 
-// For kernels that walk rows of a RowShape: kSums sums per column in the registers of each group, joined in shared
-// memory when the block is done.
+// For kernels that walk rows of a RowShape: kSums sums per column in the registers of each group,
+// joined in shared memory when the block is done.
 template <class Shape, int kBlock, int kSumsOfColumn>
 struct RowSums {
   static constexpr int kSums = kSumsOfColumn, kGroups = kBlock / Shape::kThreads;
@@ -134,13 +141,18 @@ struct RowSums {
   // Groups that write at a time, as 45 KiB allow.
   static constexpr int slots() {
     int slots = kGroups;
-    while (slots > 1 && (kGroups % slots != 0 || slots * kSums * Shape::kColumns * sizeof(float) > 46080)) --slots;
+    while (slots > 1 &&
+           (kGroups % slots != 0 || slots * kSums * Shape::kColumns * sizeof(float) > 46080)) {
+      --slots;
+    }
     return slots;
   }
-  // Where a column lies in shared memory: element i of all threads together, so that a warp's accesses do not collide.
+  // Where a column lies in shared memory: element i of all threads together, so that a warp's
+  // accesses do not collide.
   static __device__ int place(int column) {
     const int vector = column / kEight;
-    return (vector / Shape::kThreads * kEight + column % kEight) * Shape::kThreads + vector % Shape::kThreads;
+    return (vector / Shape::kThreads * kEight + column % kEight) * Shape::kThreads +
+           vector % Shape::kThreads;
   }
   __device__ void add_to(float (&sums)[kSums][Shape::kColumns], bool set) const {
 #pragma unroll

@@ -9,8 +9,8 @@ namespace {
 constexpr int kBlock = 256, kFour = 4, kUnroll = 4;
 constexpr int64_t kBlockElements = int64_t{kBlock} * kFour * kUnroll;
 
-// Four elements at a time, 16 bytes in and 8 out, so that neighbouring threads read and write neighbouring memory; four
-// times per thread, all of them read before the first is written.
+// Four elements at a time, 16 bytes in and 8 out, so that neighbouring threads read and write
+// neighbouring memory; four times per thread, all of them read before the first is written.
 template <class T>
 __global__ void __launch_bounds__(kBlock) convert_kernel(const float* x, T* y, int64_t count) {
   const int64_t begin = int64_t(blockIdx.x) * kBlockElements;
@@ -24,7 +24,8 @@ __global__ void __launch_bounds__(kBlock) convert_kernel(const float* x, T* y, i
   for (int i = 0; i < kUnroll; ++i) {
     const int64_t at = begin + (i * kBlock + int(threadIdx.x)) * kFour;
     if (at + kFour <= count) {
-      *reinterpret_cast<uint2*>(y + at) = {pack_pair<T>(values[i].x, values[i].y), pack_pair<T>(values[i].z, values[i].w)};
+      *reinterpret_cast<uint2*>(y + at) = {pack_pair<T>(values[i].x, values[i].y),
+                                           pack_pair<T>(values[i].z, values[i].w)};
     } else {
       for (int64_t j = at; j < count; ++j) y[j] = from_float<T>(x[j]);
     }
@@ -32,7 +33,8 @@ __global__ void __launch_bounds__(kBlock) convert_kernel(const float* x, T* y, i
 }
 
 // The way back, eight bytes in and 16 out.
-__global__ void __launch_bounds__(kBlock) widen_kernel(const __nv_bfloat16* x, float* y, int64_t count) {
+__global__ void __launch_bounds__(kBlock)
+    widen_kernel(const __nv_bfloat16* x, float* y, int64_t count) {
   const int64_t begin = int64_t(blockIdx.x) * kBlockElements;
   uint2 values[kUnroll];
 #pragma unroll
@@ -45,8 +47,9 @@ __global__ void __launch_bounds__(kBlock) widen_kernel(const __nv_bfloat16* x, f
     const int64_t at = begin + (i * kBlock + int(threadIdx.x)) * kFour;
     if (at + kFour <= count) {
       const uint2 v = values[i];
-      *reinterpret_cast<float4*>(y + at) = {__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u),
-                                            __uint_as_float(v.y << 16), __uint_as_float(v.y & 0xffff0000u)};
+      *reinterpret_cast<float4*>(y + at) = {
+          __uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u),
+          __uint_as_float(v.y << 16), __uint_as_float(v.y & 0xffff0000u)};
     } else {
       for (int64_t j = at; j < count; ++j) y[j] = to_float(x[j]);
     }
@@ -62,7 +65,8 @@ void launch(const Convert&, const Launch& call) {
   const auto blocks = unsigned(ceil_div(y.size(), kBlockElements));
   if (x.dtype == DType::kBF16) {
     SNUG_CHECK(y.dtype == DType::kF32);
-    widen_kernel<<<blocks, kBlock, 0, call.stream>>>(data_of<const __nv_bfloat16>(x), y.f32(), y.size());
+    widen_kernel<<<blocks, kBlock, 0, call.stream>>>(data_of<const __nv_bfloat16>(x), y.f32(),
+                                                     y.size());
     SNUG_CUDA_LAUNCHED("widen");
     return;
   }
@@ -71,7 +75,8 @@ void launch(const Convert&, const Launch& call) {
     convert_kernel<T><<<blocks, kBlock, 0, call.stream>>>(x.f32(), data_of<T>(y), y.size());
     SNUG_CUDA_LAUNCHED("convert");
   };
-  y.dtype == DType::kBF16 ? start.template operator()<__nv_bfloat16>() : start.template operator()<__half>();
+  y.dtype == DType::kBF16 ? start.template operator()<__nv_bfloat16>()
+                          : start.template operator()<__half>();
 }
 
 }  // namespace snug::cuda

@@ -8,7 +8,9 @@ CopyStream::CopyStream(size_t slots) : done_(slots) {
   if (slots == 0) return;
   SNUG_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   SNUG_CUDA(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming));
-  for (cudaEvent_t& event : done_) SNUG_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  for (cudaEvent_t& event : done_) {
+    SNUG_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  }
 }
 
 CopyStream::~CopyStream() {
@@ -24,6 +26,8 @@ void CopyStream::start(size_t slot, const Copy& copy, cudaStream_t main) {
   SNUG_CUDA(cudaEventRecord(done_[slot], stream_));
 }
 
-void CopyStream::await(size_t slot, cudaStream_t main) { SNUG_CUDA(cudaStreamWaitEvent(main, done_[slot], 0)); }
+void CopyStream::await(size_t slot, cudaStream_t main) {
+  SNUG_CUDA(cudaStreamWaitEvent(main, done_[slot], 0));
+}
 
 }  // namespace snug::cuda

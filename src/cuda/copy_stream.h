@@ -1,6 +1,6 @@
-// Copies between the device and pinned memory of the host that run beside kernels, on a stream of their own. Events alone
-// order them, so capturing the main stream takes the copies along as a branch of the graph; whatever is started must be
-// awaited before the capture ends.
+// Copies between the device and pinned memory of the host that run beside kernels, on a stream of
+// their own. Events alone order them, so capturing the main stream takes the copies along as a
+// branch of the graph; whatever is started must be awaited before the capture ends.
 #pragma once
 
 #include <cuda_runtime_api.h>

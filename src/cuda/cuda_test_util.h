@@ -1,6 +1,6 @@
-// What the tests of kernels share: device memory with guards, batches padded to a bucket, and a harness that runs an
-// operator on the device twice and on the CPU once, from the same rounded values, and compares. The CPU operators are
-// tested against fp64 references beside them.
+// What the tests of kernels share: device memory with guards, batches padded to a bucket, and a
+// harness that runs an operator on the device twice and on the CPU once, from the same rounded
+// values, and compares. The CPU operators are tested against fp64 references beside them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,8 +25,8 @@
 
 namespace snug::cuda {
 
-// Both wait until the device is done: streams of the program do not wait for the default stream, and a fill that comes late
-// would overwrite what a kernel has written.
+// Both wait until the device is done: streams of the program do not wait for the default stream,
+// and a fill that comes late would overwrite what a kernel has written.
 inline void fill_device(void* memory, int value, size_t bytes) {
   SNUG_CUDA(cudaMemset(memory, value, bytes));
   SNUG_CUDA(cudaDeviceSynchronize());
@@ -43,9 +43,12 @@ class DeviceBytes {
     SNUG_CUDA(cudaMalloc(&memory_, bytes_ + 2 * kGuard));
     fill_device(memory_, kPattern, bytes_ + 2 * kGuard);  // as float or half type: NaN
   }
-  explicit DeviceBytes(const std::vector<std::byte>& contents) : DeviceBytes(contents.size()) { upload(contents); }
+  explicit DeviceBytes(const std::vector<std::byte>& contents) : DeviceBytes(contents.size()) {
+    upload(contents);
+  }
   ~DeviceBytes() { cudaFree(memory_); }
-  DeviceBytes(DeviceBytes&& other) noexcept : bytes_(other.bytes_), memory_(std::exchange(other.memory_, nullptr)) {}
+  DeviceBytes(DeviceBytes&& other) noexcept
+      : bytes_(other.bytes_), memory_(std::exchange(other.memory_, nullptr)) {}
   DeviceBytes(const DeviceBytes&) = delete;
 
   template <class T = void>
@@ -66,7 +69,8 @@ class DeviceBytes {
     std::vector<std::byte> all(bytes_ + 2 * kGuard);
     SNUG_CUDA(cudaMemcpy(all.data(), memory_, all.size(), cudaMemcpyDeviceToHost));
     const auto whole = [](std::byte b) { return b == std::byte(kPattern); };
-    return std::all_of(all.begin(), all.begin() + kGuard, whole) && std::all_of(all.end() - kGuard, all.end(), whole);
+    return std::all_of(all.begin(), all.begin() + kGuard, whole) &&
+           std::all_of(all.end() - kGuard, all.end(), whole);
   }
 
  private:
@@ -118,8 +122,8 @@ inline Doubles decoded(const std::vector<std::byte>& bytes, DType dtype) {
   return values;
 }
 
-// What one rounding to the type may be off, relative to the largest element; for fp32 also what sums in another order
-// and other approximations of functions may.
+// What one rounding to the type may be off, relative to the largest element; for fp32 also what
+// sums in another order and other approximations of functions may.
 inline double dtype_error(DType dtype) {
   if (dtype == DType::kBF16) return 1.0 / 256.0;
   if (dtype == DType::kF16) return 1.0 / 2048.0;
@@ -147,7 +151,8 @@ class DeviceBatch {
     batch.labels = place(packed.labels, sequences * size_t(bucket.label_words), -1);
     batch.samples = place(packed.samples, sequences, ~uint64_t{0});
     const auto targets = [&](const int32_t* host) {
-      return place(std::vector<int32_t>(host, host + packed.batch.dims.targets), size_t(bucket.targets), kNotThere);
+      return place(std::vector<int32_t>(host, host + packed.batch.dims.targets),
+                   size_t(bucket.targets), kNotThere);
     };
     if (packed.batch.target_rows) batch.target_rows = targets(packed.batch.target_rows);
     if (packed.batch.target_ids) batch.target_ids = targets(packed.batch.target_ids);
@@ -171,27 +176,35 @@ class DeviceBatch {
   std::vector<DeviceBytes> buffers_;
 };
 
-// A table of tensors with the same contents on the host, at the real sizes and in fp32, and on the device, at the
-// bucket's sizes and in their types.
+// A table of tensors with the same contents on the host, at the real sizes and in fp32, and on the
+// device, at the bucket's sizes and in their types.
 class CudaCase {
  public:
   CudaCase(const PackedBatch& packed, const Dims& bucket, uint64_t seed)
-      : packed_(packed), bucket_(bucket), device_batch_(packed, bucket, kLossScale), seed_(seed), random_(seed) {
+      : packed_(packed),
+        bucket_(bucket),
+        device_batch_(packed, bucket, kLossScale),
+        seed_(seed),
+        random_(seed) {
     step = {.seed = seed + 31, .training = true, .loss_scale = kLossScale};
   }
 
   StepContext step;
-  // For operators with products. The first launch of a shape times candidates, which adds up: see warm_up().
+  // For operators with products. The first launch of a shape times candidates, which adds up: see
+  // warm_up().
   Products* products = nullptr;
 
-  // Values to read. Rows that are not there are finite but must not count; `padding` says otherwise for gradients.
+  // Values to read. Rows that are not there are finite but must not count; `padding` says otherwise
+  // for gradients.
   ValueId input(const TensorDesc& desc, const Doubles& contents, double padding = 7.0) {
     Doubles rounded = decoded(encoded(contents, desc.dtype), desc.dtype), padded = rounded;
     padded.resize(size_t(desc.row_count(bucket_) * desc.cols), padding);
-    entries_.push_back({desc, std::move(rounded), std::move(padded), DeviceBytes(desc.bytes(bucket_)), {}});
+    entries_.push_back(
+        {desc, std::move(rounded), std::move(padded), DeviceBytes(desc.bytes(bucket_)), {}});
     return ValueId(entries_.size() - 1);
   }
-  ValueId random(const TensorDesc& desc, double deviation = 1.0, double mean = 0.0, double padding = 7.0) {
+  ValueId random(const TensorDesc& desc, double deviation = 1.0, double mean = 0.0,
+                 double padding = 7.0) {
     std::normal_distribution<double> normal(mean, deviation);
     Doubles contents(size_t(desc.row_count(packed_.batch.dims) * desc.cols));
     for (double& v : contents) v = normal(random_);
@@ -209,11 +222,11 @@ class CudaCase {
   // The rounded contents at the real sizes.
   const Doubles& contents(ValueId v) const { return entries_[size_t(v)].contents; }
 
-  // Runs the op on both devices and compares all values that are written, to `slack` roundings of their type or of
-  // `error` where given (outputs that add up rounded values).
+  // Runs the op on both devices and compares all values that are written, to `slack` roundings of
+  // their type or of `error` where given (outputs that add up rounded values).
   template <class OpType>
-  void check(const OpType& op, const std::vector<ValueId>& in, const std::vector<ValueId>& out, double slack = 2.0,
-             double error = 0.0) {
+  void check(const OpType& op, const std::vector<ValueId>& in, const std::vector<ValueId>& out,
+             double slack = 2.0, double error = 0.0) {
     const auto first = launch_op(op, in, out), second = launch_op(op, in, out);
     run_on_cpu(op, in, out);
     for (size_t n = 0; n < out.size(); ++n) {
@@ -221,8 +234,9 @@ class CudaCase {
       EXPECT_EQ(first[n], second[n]) << op.name() << ": two runs differ in output " << n;
       const Entry& entry = entries_[size_t(out[n])];
       const Doubles expected = host_values(entry);
-      compare(std::string(op.name()) + " output " + std::to_string(n), entry, decoded(first[n], entry.desc.dtype),
-              expected, slack * std::max(error, dtype_error(entry.desc.dtype)));
+      compare(std::string(op.name()) + " output " + std::to_string(n), entry,
+              decoded(first[n], entry.desc.dtype), expected,
+              slack * std::max(error, dtype_error(entry.desc.dtype)));
     }
   }
 
@@ -233,10 +247,13 @@ class CudaCase {
   }
 
   // What the CPU makes of the outputs.
-  std::vector<Doubles> reference(const Op& op, const std::vector<ValueId>& in, const std::vector<ValueId>& out) {
+  std::vector<Doubles> reference(const Op& op, const std::vector<ValueId>& in,
+                                 const std::vector<ValueId>& out) {
     run_on_cpu(op, in, out);
     std::vector<Doubles> results;
-    for (ValueId v : out) results.push_back(v == kNoValue ? Doubles() : host_values(entries_[size_t(v)]));
+    for (ValueId v : out) {
+      results.push_back(v == kNoValue ? Doubles() : host_values(entries_[size_t(v)]));
+    }
     return results;
   }
 
@@ -270,7 +287,8 @@ class CudaCase {
     }
     std::vector<std::vector<std::byte>> results;
     for (ValueId v : out) {
-      results.push_back(v == kNoValue ? std::vector<std::byte>() : entries_[size_t(v)].device.download());
+      results.push_back(v == kNoValue ? std::vector<std::byte>()
+                                      : entries_[size_t(v)].device.download());
     }
     return results;
   }
@@ -284,8 +302,8 @@ class CudaCase {
   }
 
   // Compares what launch_with() left in one tensor.
-  void expect(const std::string& what, ValueId v, const std::vector<std::byte>& got, const Doubles& expected,
-              double tolerance) {
+  void expect(const std::string& what, ValueId v, const std::vector<std::byte>& got,
+              const Doubles& expected, double tolerance) {
     const Entry& entry = entries_[size_t(v)];
     compare(what, entry, decoded(got, entry.desc.dtype), expected, tolerance);
   }
@@ -307,16 +325,22 @@ class CudaCase {
   }
   std::vector<TensorDesc> descs(const std::vector<ValueId>& values) const {
     std::vector<TensorDesc> list;
-    for (ValueId v : values) list.push_back(v == kNoValue ? TensorDesc{.cols = 0} : entries_[size_t(v)].desc);
+    for (ValueId v : values) {
+      list.push_back(v == kNoValue ? TensorDesc{.cols = 0} : entries_[size_t(v)].desc);
+    }
     return list;
   }
   static DType host_dtype(DType dtype) {
     return dtype == DType::kF64 || dtype == DType::kU8 || dtype == DType::kI8 ? dtype : DType::kF32;
   }
-  static Doubles host_values(const Entry& entry) { return decoded(entry.host, host_dtype(entry.desc.dtype)); }
+  static Doubles host_values(const Entry& entry) {
+    return decoded(entry.host, host_dtype(entry.desc.dtype));
+  }
 
   void run_on_cpu(const Op& op, const std::vector<ValueId>& in, const std::vector<ValueId>& out) {
-    for (Entry& entry : entries_) entry.host = encoded(entry.contents, host_dtype(entry.desc.dtype));
+    for (Entry& entry : entries_) {
+      entry.host = encoded(entry.contents, host_dtype(entry.desc.dtype));
+    }
     const auto tensors = [&](const std::vector<ValueId>& values) {
       std::vector<Tensor> list;
       for (ValueId v : values) {
@@ -325,8 +349,8 @@ class CudaCase {
           continue;
         }
         Entry& entry = entries_[size_t(v)];
-        list.push_back({entry.host.data(), host_dtype(entry.desc.dtype), entry.desc.row_count(packed_.batch.dims),
-                        entry.desc.cols});
+        list.push_back({entry.host.data(), host_dtype(entry.desc.dtype),
+                        entry.desc.row_count(packed_.batch.dims), entry.desc.cols});
       }
       return list;
     };
@@ -336,21 +360,24 @@ class CudaCase {
     struct alignas(64) Line {
       std::byte bytes[64];
     };
-    std::vector<Line> workspace(op.workspace_bytes({packed_.batch.dims, cpu, in_descs, out_descs}) / sizeof(Line) + 1);
-    op.run({in_tensors, out_tensors, std::as_writable_bytes(std::span(workspace)), &packed_.batch, &step});
+    std::vector<Line> workspace(
+        op.workspace_bytes({packed_.batch.dims, cpu, in_descs, out_descs}) / sizeof(Line) + 1);
+    op.run({in_tensors, out_tensors, std::as_writable_bytes(std::span(workspace)), &packed_.batch,
+            &step});
   }
 
   // Real rows are close, padding is zero.
-  void compare(const std::string& what, const Entry& entry, const Doubles& got, const Doubles& expected,
-               double relative) {
+  void compare(const std::string& what, const Entry& entry, const Doubles& got,
+               const Doubles& expected, double relative) {
     const size_t real = expected.size();
     ASSERT_GE(got.size(), real);
     const double scale = std::max(largest(expected), 1e-2);
-    EXPECT_TRUE(close(what, Doubles(got.begin(), got.begin() + ptrdiff_t(real)), expected, relative * scale, seed_))
-        << "relative tolerance " << relative << ", type " << dtype_name(entry.desc.dtype) << ", columns "
-        << entry.desc.cols;
-    const auto not_zero =
-        std::find_if(got.begin() + ptrdiff_t(real), got.end(), [](double v) { return !(v == 0.0); });
+    EXPECT_TRUE(close(what, Doubles(got.begin(), got.begin() + ptrdiff_t(real)), expected,
+                      relative * scale, seed_))
+        << "relative tolerance " << relative << ", type " << dtype_name(entry.desc.dtype)
+        << ", columns " << entry.desc.cols;
+    const auto not_zero = std::find_if(got.begin() + ptrdiff_t(real), got.end(),
+                                       [](double v) { return !(v == 0.0); });
     EXPECT_TRUE(not_zero == got.end()) << what << ": padding holds " << *not_zero << " at "
                                        << (not_zero - got.begin()) << ", real are " << real;
   }
@@ -386,7 +413,8 @@ double median_milliseconds(const F& work) {
   return times[kRuns / 2];
 }
 
-// The same for work too short to time alone: captured many times over into a graph, as it runs in training.
+// The same for work too short to time alone: captured many times over into a graph, as it runs in
+// training.
 template <class F>
 double median_replay_milliseconds(const F& work) {
   constexpr int kTimes = 20;
@@ -406,7 +434,8 @@ double median_replay_milliseconds(const F& work) {
 }
 
 inline void print_speed(const std::string& what, double milliseconds, double bytes) {
-  std::printf("%-40s %8.4f ms %8.1f GB/s\n", what.c_str(), milliseconds, bytes / milliseconds * 1e-6);
+  std::printf("%-40s %8.4f ms %8.1f GB/s\n", what.c_str(), milliseconds,
+              bytes / milliseconds * 1e-6);
 }
 
 }  // namespace snug::cuda

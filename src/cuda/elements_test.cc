@@ -27,15 +27,17 @@ Dims bucket_of(const Batch& batch, uint64_t seed) {
 }
 
 // Calls f for each type and some combinations of width, batch and dropout.
-void on_cases(const std::vector<int64_t>& widths,
-              const std::function<void(CudaCase&, DType, int64_t width, float dropout, uint64_t seed)>& f) {
+void on_cases(
+    const std::vector<int64_t>& widths,
+    const std::function<void(CudaCase&, DType, int64_t width, float dropout, uint64_t seed)>& f) {
   uint64_t seed = 1;
   for (DType dtype : kTypes) {
     for (int64_t width : widths) {
       for (float dropout : {0.0f, 0.1f}) {
         const PackedBatch packed(kBatches[(seed / 2) % kBatches.size()], seed);
-        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", width " << width << ", tokens "
-                                        << packed.batch.dims.tokens << ", dropout " << dropout << ", seed " << seed);
+        SCOPED_TRACE(testing::Message()
+                     << dtype_name(dtype) << ", width " << width << ", tokens "
+                     << packed.batch.dims.tokens << ", dropout " << dropout << ", seed " << seed);
         CudaCase c(packed, bucket_of(packed.batch, seed), seed);
         f(c, dtype, width, dropout, seed);
         ++seed;
@@ -45,13 +47,15 @@ void on_cases(const std::vector<int64_t>& widths,
 }
 
 // The same for more rows than kernels that walk rows have in hand at once.
-void on_many_rows(const std::vector<int64_t>& widths,
-                  const std::function<void(CudaCase&, DType, int64_t width, float dropout, uint64_t seed)>& f) {
+void on_many_rows(
+    const std::vector<int64_t>& widths,
+    const std::function<void(CudaCase&, DType, int64_t width, float dropout, uint64_t seed)>& f) {
   const PackedBatch packed(std::vector<int>(23, 131), 1);
   uint64_t seed = 1;
   for (DType dtype : kTypes) {
     for (int64_t width : widths) {
-      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", width " << width << ", seed " << seed);
+      SCOPED_TRACE(testing::Message()
+                   << dtype_name(dtype) << ", width " << width << ", seed " << seed);
       CudaCase c(packed, bucket_of(packed.batch, seed), seed);
       f(c, dtype, width, seed % 2 ? 0.1f : 0.0f, seed);
       ++seed;
@@ -60,7 +64,8 @@ void on_many_rows(const std::vector<int64_t>& widths,
 }
 
 const std::vector<int64_t> kManyRowsWidths = {96, 768, 1024, 77};
-const std::vector<int64_t> kWidths = {1, 7, 17, 64, 120, 512, 768, 1000, 1024, 1600, 2000, 4095, 4096, 5000};
+const std::vector<int64_t> kWidths = {1,    7,    17,   64,   120,  512,  768,
+                                      1000, 1024, 1600, 2000, 4095, 4096, 5000};
 
 // Mean and 1 / deviation of rows.
 Doubles stats_of(const Doubles& rows, int64_t cols, double eps) {
@@ -68,13 +73,16 @@ Doubles stats_of(const Doubles& rows, int64_t cols, double eps) {
   for (size_t i = 0; i < rows.size(); i += size_t(cols)) {
     double mean = 0.0, variance = 0.0;
     for (size_t c = 0; c < size_t(cols); ++c) mean += rows[i + c] / double(cols);
-    for (size_t c = 0; c < size_t(cols); ++c) variance += std::pow(rows[i + c] - mean, 2) / double(cols);
+    for (size_t c = 0; c < size_t(cols); ++c) {
+      variance += std::pow(rows[i + c] - mean, 2) / double(cols);
+    }
     stats.insert(stats.end(), {mean, 1.0 / std::sqrt(variance + eps)});
   }
   return stats;
 }
 
-// The gradient of a row of one element is what rounding leaves of a difference, enlarged by its 1 / deviation of 300.
+// The gradient of a row of one element is what rounding leaves of a difference, enlarged by its 1 /
+// deviation of 300.
 double error_at(int64_t width) { return width == 1 ? 1e-2 : 0.0; }
 
 // Of every third case one row for each sequence.
@@ -83,12 +91,14 @@ Rows norm_rows(uint64_t seed) { return seed % 3 == 1 ? Rows::kSequences : Rows::
 void check_residual_norm(CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t seed) {
   const Rows rows_are = norm_rows(seed);
   const auto rows = [&](DType type, int64_t cols) { return TensorDesc{type, rows_are, 1, cols}; };
-  const ResidualNorm op({.hidden = width, .eps = 1e-5f, .dropout = dropout, .site = 4, .rows = rows_are});
+  const ResidualNorm op(
+      {.hidden = width, .eps = 1e-5f, .dropout = dropout, .site = 4, .rows = rows_are});
   const bool keeps = seed % 5 != 0;
-  // The sum is rounded before it is normalised, which enlarges it where few elements deviate little.
+  // The sum is rounded before it is normalised, which enlarges it where few elements deviate
+  // little.
   c.check(op,
-          {c.random(rows(dtype, width)), c.random(rows(dtype, width)), c.random(parameter(1, width), 0.3, 1.0),
-           c.random(parameter(1, width))},
+          {c.random(rows(dtype, width)), c.random(rows(dtype, width)),
+           c.random(parameter(1, width), 0.3, 1.0), c.random(parameter(1, width))},
           {c.output(rows(dtype, width)), keeps ? c.output(rows(dtype, width)) : kNoValue,
            keeps ? c.output(rows(DType::kF32, 2)) : kNoValue},
           width < 8 ? 16.0 : 4.0, dtype_error(dtype));
@@ -104,9 +114,11 @@ TEST(CudaLayerNorm, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
   on_cases(kWidths, [](CudaCase& c, DType dtype, int64_t width, float, uint64_t seed) {
     const LayerNorm op({.hidden = width, .eps = 1e-5f});
-    c.check(op,
-            {c.random(tokens(dtype, width)), c.random(parameter(1, width), 0.3, 1.0), c.random(parameter(1, width))},
-            {c.output(tokens(dtype, width)), seed % 2 ? c.output(tokens(DType::kF32, 2)) : kNoValue});
+    c.check(
+        op,
+        {c.random(tokens(dtype, width)), c.random(parameter(1, width), 0.3, 1.0),
+         c.random(parameter(1, width))},
+        {c.output(tokens(dtype, width)), seed % 2 ? c.output(tokens(DType::kF32, 2)) : kNoValue});
   });
 }
 
@@ -114,14 +126,19 @@ TEST(CudaLayerNorm, MatchesTheCpu) {
 TEST(CudaNormAgain, GivesTheBitsOfTheNorm) {
   SNUG_NEEDS_GPU();
   on_cases(kWidths, [](CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t) {
-    const ValueId gamma = c.random(parameter(1, width), 0.3, 1.0), beta = c.random(parameter(1, width));
-    const ValueId y = c.output(tokens(dtype, width)), sum = c.output(tokens(dtype, width)), stats = c.output(tokens(DType::kF32, 2));
+    const ValueId gamma = c.random(parameter(1, width), 0.3, 1.0),
+                  beta = c.random(parameter(1, width));
+    const ValueId y = c.output(tokens(dtype, width)), sum = c.output(tokens(dtype, width)),
+                  stats = c.output(tokens(DType::kF32, 2));
     const ResidualNorm forward({.hidden = width, .eps = 1e-5f, .dropout = dropout, .site = 4});
-    const auto made = c.launch_op(forward, {c.random(tokens(dtype, width)), c.random(tokens(dtype, width)), gamma, beta}, {y, sum, stats});
+    const auto made = c.launch_op(
+        forward, {c.random(tokens(dtype, width)), c.random(tokens(dtype, width)), gamma, beta},
+        {y, sum, stats});
     const ValueId same_sum = c.input(tokens(dtype, width), c.real_rows(sum, made[1]));
     const ValueId same_stats = c.input(tokens(DType::kF32, 2), c.real_rows(stats, made[2]));
     const ValueId again = c.output(tokens(dtype, width));
-    EXPECT_EQ(c.launch_op(NormAgain(), {same_sum, same_stats, gamma, beta}, {again})[0], made[0]) << width;
+    EXPECT_EQ(c.launch_op(NormAgain(), {same_sum, same_stats, gamma, beta}, {again})[0], made[0])
+        << width;
     c.check(NormAgain(), {same_sum, same_stats, gamma, beta}, {again});
   });
 }
@@ -129,18 +146,25 @@ TEST(CudaNormAgain, GivesTheBitsOfTheNorm) {
 void check_norm_gradient(CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t seed) {
   const Rows rows_are = norm_rows(seed);
   const auto rows = [&](DType type, int64_t cols) { return TensorDesc{type, rows_are, 1, cols}; };
-  const NormGradient op({.dropout = dropout, .site = 4, .add_residual = seed % 3 == 0, .add_x = seed % 4 < 2, .rows = rows_are});
+  const NormGradient op({.dropout = dropout,
+                         .site = 4,
+                         .add_residual = seed % 3 == 0,
+                         .add_x = seed % 4 < 2,
+                         .rows = rows_are});
   const ValueId sum = c.random(rows(dtype, width));
   const ValueId stats = c.input(rows(DType::kF32, 2), stats_of(c.contents(sum), width, 1e-5));
   const bool residual = seed % 7 != 0, x = seed % 5 != 0, parameters = seed % 6 != 0;
-  std::vector<ValueId> out = {residual ? c.target(rows(dtype, width), op.spec.add_residual) : kNoValue,
-                              x ? c.target(rows(dtype, width), op.spec.add_x) : kNoValue,
-                              parameters ? c.target(parameter(1, width), true) : kNoValue,
-                              seed % 8 ? c.target(parameter(1, width), true) : kNoValue};
-  if (x && !op.spec.add_x) out.push_back(seed % 11 ? c.target(parameter(1, width), true) : kNoValue);
+  std::vector<ValueId> out = {
+      residual ? c.target(rows(dtype, width), op.spec.add_residual) : kNoValue,
+      x ? c.target(rows(dtype, width), op.spec.add_x) : kNoValue,
+      parameters ? c.target(parameter(1, width), true) : kNoValue,
+      seed % 8 ? c.target(parameter(1, width), true) : kNoValue};
+  if (x && !op.spec.add_x) {
+    out.push_back(seed % 11 ? c.target(parameter(1, width), true) : kNoValue);
+  }
   c.check(op,
-          {c.random(rows(dtype, width)), seed % 2 ? c.random(rows(dtype, width)) : kNoValue, sum, stats,
-           c.random(parameter(1, width), 0.3, 1.0)},
+          {c.random(rows(dtype, width)), seed % 2 ? c.random(rows(dtype, width)) : kNoValue, sum,
+           stats, c.random(parameter(1, width), 0.3, 1.0)},
           out, 2.0, error_at(width));
 }
 
@@ -152,16 +176,19 @@ TEST(CudaNormGradient, MatchesTheCpu) {
 
 constexpr int64_t kVocab = 50, kPositions = 310, kTokenTypes = 2;
 
-// Embeddings with or without norm and types; forward, then backward with the statistics that forward left.
+// Embeddings with or without norm and types; forward, then backward with the statistics that
+// forward left.
 void check_embedding(CudaCase& c, DType dtype, const EmbeddingSpec& spec, int64_t types) {
   const int64_t width = spec.hidden;
-  const ValueId word = c.random(parameter(kVocab, width)), position = c.random(parameter(kPositions, width));
+  const ValueId word = c.random(parameter(kVocab, width)),
+                position = c.random(parameter(kPositions, width));
   const ValueId type = types > 0 ? c.random(parameter(types, width)) : kNoValue;
   const ValueId gamma = spec.norm ? c.random(parameter(1, width), 0.3, 1.0) : kNoValue;
   const ValueId beta = spec.norm ? c.random(parameter(1, width)) : kNoValue;
   const ValueId stats = spec.norm ? c.output(tokens(DType::kF32, 2)) : kNoValue;
   const Embedding forward(spec);
-  const std::vector<ValueId> in = {word, position, type, gamma, beta}, out = {c.output(tokens(dtype, width)), stats};
+  const std::vector<ValueId> in = {word, position, type, gamma, beta},
+                             out = {c.output(tokens(dtype, width)), stats};
   c.check(forward, in, out);
   ValueId kept = kNoValue;
   if (spec.norm) {
@@ -174,8 +201,8 @@ void check_embedding(CudaCase& c, DType dtype, const EmbeddingSpec& spec, int64_
     return of == kNoValue ? kNoValue : c.target(parameter(rows, width), true);
   };
   c.check(EmbeddingGradient(spec), {dy, kept, word, position, type, gamma},
-          {dy, gradient(word, kVocab), gradient(position, kPositions), gradient(type, types), gradient(gamma, 1),
-           gradient(beta, 1)},
+          {dy, gradient(word, kVocab), gradient(position, kPositions), gradient(type, types),
+           gradient(gamma, 1), gradient(beta, 1)},
           4.0, std::max(error_at(width), dtype_error(dtype)));
 }
 
@@ -193,7 +220,8 @@ TEST(CudaEmbedding, MatchesTheCpu) {
   });
 }
 
-// Few words, so that runs are long; many sequences, so that a position has more of them than a block reads at a time.
+// Few words, so that runs are long; many sequences, so that a position has more of them than a
+// block reads at a time.
 TEST(CudaEmbedding, MatchesTheCpuForFrequentWords) {
   SNUG_NEEDS_GPU();
   for (int vocab : {1, 2, 5, 47}) {
@@ -203,12 +231,14 @@ TEST(CudaEmbedding, MatchesTheCpuForFrequentWords) {
       const PackedBatch packed(lengths, 3, vocab, 3);
       CudaCase c(packed, bucket_of(packed.batch, 1), uint64_t(vocab));
       SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", vocabulary " << vocab);
-      check_embedding(c, dtype, {.hidden = vocab == 5 ? 77 : 96, .eps = 1e-5f, .dropout = 0.1f, .site = 1}, 3);
+      check_embedding(
+          c, dtype, {.hidden = vocab == 5 ? 77 : 96, .eps = 1e-5f, .dropout = 0.1f, .site = 1}, 3);
     }
   }
 }
 
-constexpr Activation kBending[] = {Activation::kGelu, Activation::kGeluTanh, Activation::kTanh, Activation::kRelu};
+constexpr Activation kBending[] = {Activation::kGelu, Activation::kGeluTanh, Activation::kTanh,
+                                   Activation::kRelu};
 
 TEST(CudaActivation, MatchesFormulas) {
   SNUG_NEEDS_GPU();
@@ -238,13 +268,15 @@ TEST(CudaActivationAgain, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
   for (Activation activation : {Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
     on_cases({1, 7, 64, 768, 3072}, [&](CudaCase& c, DType dtype, int64_t width, float, uint64_t) {
-      c.check(ActivationAgain(activation), {c.random(tokens(dtype, width), 2.0, 0.0, /*padding=*/0.0)}, {c.output(tokens(dtype, width))});
+      c.check(ActivationAgain(activation),
+              {c.random(tokens(dtype, width), 2.0, 0.0, /*padding=*/0.0)},
+              {c.output(tokens(dtype, width))});
     });
   }
 }
 
-// Every argument of the half types that may occur, and a sweep in fp32. The polynomial of half types is good to 7.6e-6; its error has
-// no preferred sign, or sums over many rows would show it.
+// Every argument of the half types that may occur, and a sweep in fp32. The polynomial of half
+// types is good to 7.6e-6; its error has no preferred sign, or sums over many rows would show it.
 TEST(CudaActivation, GeluAndItsSlopeAreAccurateEverywhere) {
   SNUG_NEEDS_GPU();
   for (DType dtype : kTypes) {
@@ -273,7 +305,8 @@ TEST(CudaActivation, GeluAndItsSlopeAreAccurateEverywhere) {
       });
       EXPECT_EQ(got[0], alone[0]) << "keeping the slope changes the result";
       const Doubles values = decoded(got[0], dtype), slopes = decoded(got[1], dtype);
-      const double rounding = dtype == DType::kF32 ? 0x1p-24 : dtype_error(dtype), error = dtype == DType::kF32 ? 1e-6 : 8e-6;
+      const double rounding = dtype == DType::kF32 ? 0x1p-24 : dtype_error(dtype),
+                   error = dtype == DType::kF32 ? 1e-6 : 8e-6;
       double sum = 0;
       for (size_t i = 0; i < all.size(); ++i) {
         const double x = c.contents(pre)[i], value = activate(form, x), s = slope(form, x);
@@ -300,9 +333,12 @@ TEST(CudaActivation, HoldsFarFromZero) {
     const ValueId pre = c.input(tokens(DType::kF32, int64_t(far.size())), far);
     const ValueId y = c.output(tokens(DType::kF32, int64_t(far.size())));
     const Linear op({activation});
-    const auto got = decoded(c.launch_with(op, {pre}, {y}, [&](const Launch& call) {
-      launch_activation(op.spec.activation, call.in[0], call.out[0], call);
-    })[0], DType::kF32);
+    const auto got = decoded(c.launch_with(op, {pre}, {y},
+                                           [&](const Launch& call) {
+                                             launch_activation(op.spec.activation, call.in[0],
+                                                               call.out[0], call);
+                                           })[0],
+                             DType::kF32);
     for (size_t i = 0; i < far.size(); ++i) {
       EXPECT_NEAR(got[i], activate(activation, far[i]), 1e-6 * std::max(1.0, std::abs(far[i])))
           << int(activation) << " at " << far[i];
@@ -312,26 +348,31 @@ TEST(CudaActivation, HoldsFarFromZero) {
 
 TEST(CudaLinearEpilogueGradient, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
-  for (Activation activation :
-       {Activation::kNone, Activation::kGelu, Activation::kGeluTanh, Activation::kTanh, Activation::kRelu, Activation::kKeptSlope}) {
+  for (Activation activation : {Activation::kNone, Activation::kGelu, Activation::kGeluTanh,
+                                Activation::kTanh, Activation::kRelu, Activation::kKeptSlope}) {
     const auto check = [&](CudaCase& c, DType dtype, int64_t width, float, uint64_t seed) {
       const bool bends = activation != Activation::kNone, by_tokens = seed % 4 != 0;
       const TensorDesc desc = by_tokens ? tokens(dtype, width) : sequences(dtype, width);
       const ValueId dy = c.random(desc, 1.0, 0.0, 0.0);
-      const ValueId kept = bends ? c.random(desc, activation == Activation::kTanh ? 0.3 : 2.0) : kNoValue;
+      const ValueId kept =
+          bends ? c.random(desc, activation == Activation::kTanh ? 0.3 : 2.0) : kNoValue;
       const bool bias = !bends || seed % 3 != 0;
       c.check(LinearEpilogueGradient(activation), {dy, kept},
               {bends ? dy : kNoValue, bias ? c.target(parameter(1, width), true) : kNoValue}, 2.0,
-              is_gelu(activation) ? 2.0 * dtype_error(dtype) : 0.0);  // its slopes are rounded to the type, then added up
+              is_gelu(activation) ? 2.0 * dtype_error(dtype)
+                                  : 0.0);  // its slopes are rounded to the type, then added up
     };
     on_cases({1, 7, 64, 768, 1000, 3072}, check);
-    if (activation != Activation::kTanh && activation != Activation::kRelu) on_many_rows({96, 300, 77, 3072}, check);
+    if (activation != Activation::kTanh && activation != Activation::kRelu) {
+      on_many_rows({96, 300, 77, 3072}, check);
+    }
   }
 }
 
 TEST(CudaEndToken, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
-  on_cases({1, 7, 64, 768, 1000}, [](CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t) {
+  on_cases({1, 7, 64, 768, 1000}, [](CudaCase& c, DType dtype, int64_t width, float dropout,
+                                     uint64_t) {
     for (const End end : {End::kFirst, End::kLast}) {
       c.check(EndToken(end), {c.random(tokens(dtype, width))}, {c.output(sequences(dtype, width))});
       const bool accumulate = dropout > 0.0f;
@@ -350,12 +391,14 @@ TEST(CudaMeanPool, MatchesTheCpu) {
 
 TEST(CudaDropout, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
-  on_cases({1, 7, 64, 768, 1000}, [](CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t seed) {
-    const bool add = seed % 4 < 2;
-    c.check(Dropout({dropout, 5}, add), {c.random(sequences(dtype, width))},
-            {c.target(sequences(dtype, width), add)});
-    c.check(Dropout({dropout, 5, Rows::kTokens}, add), {c.random(tokens(dtype, width))}, {c.target(tokens(dtype, width), add)});
-  });
+  on_cases({1, 7, 64, 768, 1000},
+           [](CudaCase& c, DType dtype, int64_t width, float dropout, uint64_t seed) {
+             const bool add = seed % 4 < 2;
+             c.check(Dropout({dropout, 5}, add), {c.random(sequences(dtype, width))},
+                     {c.target(sequences(dtype, width), add)});
+             c.check(Dropout({dropout, 5, Rows::kTokens}, add), {c.random(tokens(dtype, width))},
+                     {c.target(tokens(dtype, width), add)});
+           });
 }
 
 void print_speeds(int64_t rows, bool replayed) {
@@ -385,25 +428,30 @@ void print_speeds(int64_t rows, bool replayed) {
       call.stream = stream;
       work(call);
     };
-    print_speed(what, replayed ? median_replay_milliseconds(work_on) : median_milliseconds([&] { work_on(nullptr); }),
+    print_speed(what, replayed ? median_replay_milliseconds(work_on) : median_milliseconds([&] {
+                  work_on(nullptr);
+                }),
                 bytes);
   };
   const auto hidden = [&] { return tensor(dtype, rows, kHidden); };
   const auto row = [&] { return tensor(DType::kF32, 1, kHidden); };
-  const double hidden_bytes = 2.0 * double(rows * kHidden), inner_bytes = 2.0 * double(rows * kInner);
+  const double hidden_bytes = 2.0 * double(rows * kHidden),
+               inner_bytes = 2.0 * double(rows * kInner);
   const Tensor stats = tensor(DType::kF32, rows, 2);
   for (float dropout : {0.0f, 0.1f}) {
     const std::string suffix = dropout > 0.0f ? ", dropout" : "";
     const ResidualNorm norm({.hidden = kHidden, .dropout = dropout});
-    time("residual_norm" + suffix, 4 * hidden_bytes, {hidden(), hidden(), row(), row()}, {hidden(), hidden(), stats},
-         [&](const Launch& call) { launch(norm, call); });
+    time("residual_norm" + suffix, 4 * hidden_bytes, {hidden(), hidden(), row(), row()},
+         {hidden(), hidden(), stats}, [&](const Launch& call) { launch(norm, call); });
     const NormGradient gradient({.dropout = dropout});
     time("norm_gradient" + suffix, 4 * hidden_bytes, {hidden(), {}, hidden(), stats, row()},
          {hidden(), hidden(), row(), row()}, [&](const Launch& call) { launch(gradient, call); });
     time("norm_gradient, bias" + suffix, 4 * hidden_bytes, {hidden(), {}, hidden(), stats, row()},
-         {hidden(), hidden(), row(), row(), row()}, [&](const Launch& call) { launch(gradient, call); });
-    time("norm_gradient, dsum" + suffix, 5 * hidden_bytes, {hidden(), hidden(), hidden(), stats, row()},
-         {hidden(), hidden(), row(), row()}, [&](const Launch& call) { launch(gradient, call); });
+         {hidden(), hidden(), row(), row(), row()},
+         [&](const Launch& call) { launch(gradient, call); });
+    time("norm_gradient, dsum" + suffix, 5 * hidden_bytes,
+         {hidden(), hidden(), hidden(), stats, row()}, {hidden(), hidden(), row(), row()},
+         [&](const Launch& call) { launch(gradient, call); });
   }
   const Tensor pre = tensor(dtype, rows, kInner), y = tensor(dtype, rows, kInner);
   for (Activation activation : {Activation::kGelu, Activation::kGeluTanh}) {
@@ -414,12 +462,12 @@ void print_speeds(int64_t rows, bool replayed) {
     time("activation and slope" + suffix, 3 * inner_bytes, {}, {},
          [&](const Launch& call) { launch_gelu_and_slope(linear.spec.activation, pre, y, call); });
     const LinearEpilogueGradient gradient(activation);
-    time("epilogue gradient" + suffix, 3 * inner_bytes, {y, pre}, {y, tensor(DType::kF32, 1, kInner)},
-         [&](const Launch& call) { launch(gradient, call); });
+    time("epilogue gradient" + suffix, 3 * inner_bytes, {y, pre},
+         {y, tensor(DType::kF32, 1, kInner)}, [&](const Launch& call) { launch(gradient, call); });
   }
   const LinearEpilogueGradient by_slope(Activation::kKeptSlope);
-  time("epilogue gradient kept slope", 3 * inner_bytes, {y, pre}, {y, tensor(DType::kF32, 1, kInner)},
-       [&](const Launch& call) { launch(by_slope, call); });
+  time("epilogue gradient kept slope", 3 * inner_bytes, {y, pre},
+       {y, tensor(DType::kF32, 1, kInner)}, [&](const Launch& call) { launch(by_slope, call); });
   const LinearEpilogueGradient sums(Activation::kNone);
   time("epilogue gradient none, 3072", inner_bytes, {y, {}}, {{}, tensor(DType::kF32, 1, kInner)},
        [&](const Launch& call) { launch(sums, call); });
@@ -428,18 +476,20 @@ void print_speeds(int64_t rows, bool replayed) {
   time("epilogue gradient none, 768", hidden_bytes, {hidden(), {}}, {{}, row()},
        [&](const Launch& call) { launch(sums, call); });
   constexpr int64_t kWords = 30522;
-  const Tensor word = tensor(DType::kF32, kWords, kHidden), position = tensor(DType::kF32, 512, kHidden);
+  const Tensor word = tensor(DType::kF32, kWords, kHidden),
+               position = tensor(DType::kF32, 512, kHidden);
   const Tensor type = tensor(DType::kF32, 2, kHidden), gamma = row(), beta = row();
   const EmbeddingSpec spec = {.hidden = kHidden, .dropout = 0.1f};
   const Embedding embedding(spec);
   // The tables' rows come from the cache but for the words' first reading.
-  time("embedding", hidden_bytes + 4.0 * 3000 * kHidden, {word, position, type, gamma, beta}, {hidden(), stats},
-       [&](const Launch& call) { launch(embedding, call); });
+  time("embedding", hidden_bytes + 4.0 * 3000 * kHidden, {word, position, type, gamma, beta},
+       {hidden(), stats}, [&](const Launch& call) { launch(embedding, call); });
   const EmbeddingGradient gradient(spec);
   const Tensor dy = hidden();
-  time("embedding gradient", 5 * hidden_bytes + 8.0 * 3000 * kHidden, {dy, stats, word, position, type, gamma},
-       {dy, tensor(DType::kF32, kWords, kHidden), tensor(DType::kF32, 512, kHidden), tensor(DType::kF32, 2, kHidden),
-        row(), row()},
+  time("embedding gradient", 5 * hidden_bytes + 8.0 * 3000 * kHidden,
+       {dy, stats, word, position, type, gamma},
+       {dy, tensor(DType::kF32, kWords, kHidden), tensor(DType::kF32, 512, kHidden),
+        tensor(DType::kF32, 2, kHidden), row(), row()},
        [&](const Launch& call) { launch(gradient, call); });
 }
 

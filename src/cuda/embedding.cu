@@ -1,5 +1,5 @@
-// Kernels of ops/embedding.h. The gradients of the tables are gathered, not scattered: whoever owns a row of a table
-// adds up the tokens that read it, in a fixed order.
+// Kernels of ops/embedding.h. The gradients of the tables are gathered, not scattered: whoever owns
+// a row of a table adds up the tokens that read it, in a fixed order.
 #include "cuda/kernels.h"
 #include "cuda/norm_rows.cuh"
 #include "cuda/quantized.cuh"
@@ -9,8 +9,8 @@ namespace snug::cuda {
 namespace {
 
 struct Tables {
-  const void* word;          // fp32, or int8 where it has scales
-  const float* word_scales;  // [vocab] or null
+  const void* word;              // fp32, or int8 where it has scales
+  const float* word_scales;      // [vocab] or null
   const float *position, *type;  // type may be null
   int64_t position_offset;
 };
@@ -18,18 +18,22 @@ struct Tables {
 template <bool kWhole>
 __device__ Eight word_row(const Tables& tables, int64_t id, int column, int cols) {
   if (tables.word_scales) {
-    return load_quantized<kWhole>(static_cast<const int8_t*>(tables.word) + id * cols, column, cols, tables.word_scales[id]);
+    return load_quantized<kWhole>(static_cast<const int8_t*>(tables.word) + id * cols, column, cols,
+                                  tables.word_scales[id]);
   }
   return load_eight<kWhole>(static_cast<const float*>(tables.word) + id * cols, column, cols);
 }
 
 // word + position + type of a token, which forward and backward both add up.
 template <bool kWhole>
-__device__ Eight token_sum(const Tables& tables, const Batch& batch, int64_t token, int column, int cols) {
+__device__ Eight token_sum(const Tables& tables, const Batch& batch, int64_t token, int column,
+                           int cols) {
   const int64_t position = batch.positions[token] + tables.position_offset;
   Eight sum = word_row<kWhole>(tables, batch.ids[token], column, cols);
   sum += load_eight<kWhole>(tables.position + position * cols, column, cols);
-  if (tables.type) sum += load_eight<kWhole>(tables.type + int64_t(batch.type_ids[token]) * cols, column, cols);
+  if (tables.type) {
+    sum += load_eight<kWhole>(tables.type + int64_t(batch.type_ids[token]) * cols, column, cols);
+  }
   return sum;
 }
 
@@ -48,9 +52,11 @@ struct ForwardArguments {
 };
 
 template <class T, class Shape>
-__global__ void __launch_bounds__(forward_threads<Shape>()) embedding_kernel(const ForwardArguments<T> a) {
+__global__ void __launch_bounds__(forward_threads<Shape>())
+    embedding_kernel(const ForwardArguments<T> a) {
   constexpr bool kWhole = Shape::kWhole;
-  const int64_t row = int64_t(blockIdx.x) * (forward_threads<Shape>() / Shape::kThreads) + Shape::group();
+  const int64_t row =
+      int64_t(blockIdx.x) * (forward_threads<Shape>() / Shape::kThreads) + Shape::group();
   if (row >= a.rows) return;
   const int cols = a.cols;
   T* const y = a.y + row * cols;
@@ -73,7 +79,8 @@ __global__ void __launch_bounds__(forward_threads<Shape>()) embedding_kernel(con
     const int column = Shape::column(v);
     if (column >= cols) continue;
     if (a.gamma) {
-      const Eight gamma = load_eight<kWhole>(a.gamma, column, cols), beta = load_eight<kWhole>(a.beta, column, cols);
+      const Eight gamma = load_eight<kWhole>(a.gamma, column, cols),
+                  beta = load_eight<kWhole>(a.beta, column, cols);
       values[v] = affine(values[v], stats, gamma, beta);
     }
     if (a.mask.on()) values[v] *= mask_factors(a.mask, mask_row, column);
@@ -96,7 +103,8 @@ struct SumGradientArguments {
 
 constexpr int kNormSums = 2;
 
-// dy := gradient of word + position + type. Rows behind the real ones stay as they are, which is zero.
+// dy := gradient of word + position + type. Rows behind the real ones stay as they are, which is
+// zero.
 template <class T, class Shape>
 __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1)
     embedding_sum_gradient_kernel(const SumGradientArguments<T> a) {
@@ -160,8 +168,9 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1)
 constexpr int kBlock = 256;
 constexpr int kEnd = -1, kSkip = -2;  // what a list of tokens may hold beside tokens
 
-// to[columns of the block] += the rows of ds that token_at(0), token_at(1), ... list, up to kEnd. kLanes threads share
-// a row, so a block does 8 * kLanes columns and kBlock / kLanes rows at a time. All threads of the block must call it.
+// to[columns of the block] += the rows of ds that token_at(0), token_at(1), ... list, up to kEnd.
+// kLanes threads share a row, so a block does 8 * kLanes columns and kBlock / kLanes rows at a
+// time. All threads of the block must call it.
 template <int kLanes, bool kWhole, class T, class TokenAt>
 __device__ void add_listed_rows(const T* ds, int cols, float* to, const TokenAt& token_at) {
   constexpr int kRows = kBlock / kLanes, kInFlight = 8;
@@ -184,7 +193,8 @@ __device__ void add_listed_rows(const T* ds, int cols, float* to, const TokenAt&
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
         const int32_t listed = tokens[first + i * kRows];
-        rows[i] = load<kWhole>(ds + int64_t(max(listed, 0)) * cols, column, cols);  // no branch: all in flight at once
+        rows[i] = load<kWhole>(ds + int64_t(max(listed, 0)) * cols, column,
+                               cols);  // no branch: all in flight at once
         if (listed < 0) rows[i] = {};
       }
 #pragma unroll
@@ -214,10 +224,13 @@ struct TableArguments {
   int64_t position_offset;  // of positions
 };
 
-// The tokens of one word are a run in batch.by_id. Short runs are added by a warp each, long ones by whole blocks.
+// The tokens of one word are a run in batch.by_id. Short runs are added by a warp each, long ones
+// by whole blocks.
 constexpr int kShortRun = 16;
 
-__device__ inline int32_t id_at(const Batch& batch, int place) { return batch.ids[batch.by_id[place]]; }
+__device__ inline int32_t id_at(const Batch& batch, int place) {
+  return batch.ids[batch.by_id[place]];
+}
 
 // One warp per place in by_id and 256 columns; those where a short run begins do it.
 template <class T, bool kWhole>
@@ -261,7 +274,8 @@ constexpr int kFewBlocks = 4;  // per multiprocessor: leaves registers for all t
 template <class T, bool kWhole>
 __global__ void __launch_bounds__(kBlock, kFewBlocks) long_runs_kernel(const TableArguments<T> a) {
   __shared__ uint32_t found[kBlock / kWarp];
-  const int tokens = a.state->tokens, window = int(blockIdx.x) * kBlock, place = window + int(threadIdx.x);
+  const int tokens = a.state->tokens, window = int(blockIdx.x) * kBlock,
+            place = window + int(threadIdx.x);
   bool begins = false;
   if (place + kShortRun < tokens) {
     const int32_t id = id_at(a.batch, place);
@@ -275,11 +289,12 @@ __global__ void __launch_bounds__(kBlock, kFewBlocks) long_runs_kernel(const Tab
     for (uint32_t left = found[warp]; left != 0; left &= left - 1) {
       const int begin = window + warp * kWarp + __ffs(left) - 1;
       const int32_t id = id_at(a.batch, begin);
-      add_listed_rows<kRunLanes, kWhole>(a.ds, a.cols, a.gradient + int64_t(id) * a.cols, [&](int n) {
-        if (begin + n >= tokens) return kEnd;
-        const int32_t token = a.batch.by_id[begin + n];
-        return a.batch.ids[token] == id ? int(token) : kEnd;
-      });
+      add_listed_rows<kRunLanes, kWhole>(a.ds, a.cols, a.gradient + int64_t(id) * a.cols,
+                                         [&](int n) {
+                                           if (begin + n >= tokens) return kEnd;
+                                           const int32_t token = a.batch.by_id[begin + n];
+                                           return a.batch.ids[token] == id ? int(token) : kEnd;
+                                         });
     }
   }
 }
@@ -288,11 +303,12 @@ __global__ void __launch_bounds__(kBlock, kFewBlocks) long_runs_kernel(const Tab
 template <class T, bool kWhole>
 __global__ void __launch_bounds__(kBlock, kFewBlocks) positions_kernel(const TableArguments<T> a) {
   const int position = int(blockIdx.x), sequences = a.state->sequences;
-  add_listed_rows<kWarp, kWhole>(a.ds, a.cols, a.gradient + (position + a.position_offset) * a.cols, [&](int s) {
-    if (s >= sequences) return kEnd;
-    const int token = a.batch.starts[s] + position;
-    return token < a.batch.starts[s + 1] ? token : kSkip;
-  });
+  add_listed_rows<kWarp, kWhole>(a.ds, a.cols, a.gradient + (position + a.position_offset) * a.cols,
+                                 [&](int s) {
+                                   if (s >= sequences) return kEnd;
+                                   const int token = a.batch.starts[s] + position;
+                                   return token < a.batch.starts[s + 1] ? token : kSkip;
+                                 });
 }
 
 // Sums of the rows of two types, `first` and the next.
@@ -321,15 +337,21 @@ struct TypesTerm {
 };
 
 template <class T>
-void launch_sum_gradient(SumGradientArguments<T> arguments, int64_t rows, const SumTargets& targets, const Launch& call) {
+void launch_sum_gradient(SumGradientArguments<T> arguments, int64_t rows, const SumTargets& targets,
+                         const Launch& call) {
   with_column_shape(arguments.cols, [&]<class Shape>() {
     using Rows = Walk<T, Shape>;
     const int64_t blocks = Rows::blocks(rows);
     const size_t bytes = piece_bytes(blocks, kNormSums, arguments.cols);
-    arguments.partials = targets ? room_for_pieces(call.pending, bytes, call.workspace, call.stream) : nullptr;
-    embedding_sum_gradient_kernel<T, Shape><<<unsigned(blocks), Rows::kBlock, 0, call.stream>>>(arguments);
+    arguments.partials =
+        targets ? room_for_pieces(call.pending, bytes, call.workspace, call.stream) : nullptr;
+    embedding_sum_gradient_kernel<T, Shape>
+        <<<unsigned(blocks), Rows::kBlock, 0, call.stream>>>(arguments);
     SNUG_CUDA_LAUNCHED("embedding_sum_gradient");
-    if (targets) add_pieces(call.pending, {arguments.partials, blocks, kNormSums, arguments.cols, targets}, call.stream);
+    if (targets) {
+      add_pieces(call.pending, {arguments.partials, blocks, kNormSums, arguments.cols, targets},
+                 call.stream);
+    }
   });
 }
 
@@ -339,7 +361,8 @@ void launch_words(const TableArguments<T>& arguments, int64_t tokens, cudaStream
   const dim3 warps(unsigned(ceil_div(tokens, kBlock / kWarp)), warp_chunks);
   short_runs_kernel<T, kWhole><<<warps, kBlock, 0, stream>>>(arguments);
   SNUG_CUDA_LAUNCHED("short_runs");
-  const dim3 windows(unsigned(ceil_div(tokens, kBlock)), unsigned(ceil_div(arguments.cols, kRunLanes * kEight)));
+  const dim3 windows(unsigned(ceil_div(tokens, kBlock)),
+                     unsigned(ceil_div(arguments.cols, kRunLanes * kEight)));
   long_runs_kernel<T, kWhole><<<windows, kBlock, 0, stream>>>(arguments);
   SNUG_CUDA_LAUNCHED("long_runs");
 }
@@ -352,7 +375,8 @@ void launch_positions(const TableArguments<T>& arguments, int64_t longest, cudaS
 }
 
 template <class T, bool kWhole>
-void launch_types(const T* ds, int64_t rows, const Tensor& dtypes, float* partials, const Launch& call) {
+void launch_types(const T* ds, int64_t rows, const Tensor& dtypes, float* partials,
+                  const Launch& call) {
   const int64_t cols = dtypes.cols;
   for (int64_t type = 0; type < dtypes.rows; type += 2) {
     const TypesTerm<T, kWhole> term = {ds, int(cols), call.batch->type_ids, int(type), call.state};
@@ -376,7 +400,8 @@ void launch(const Embedding& op, const Launch& call) {
   SNUG_CHECK(y.cols == spec.hidden && call.in[0].cols == spec.hidden);
   with_type(y.dtype, [&]<class T>() {
     const ForwardArguments<T> arguments = {
-        .tables = tables_of(call.in, call.in.size() > 5 ? call.in[5] : Tensor(), spec.position_offset),
+        .tables =
+            tables_of(call.in, call.in.size() > 5 ? call.in[5] : Tensor(), spec.position_offset),
         .gamma = spec.norm ? call.in[3].f32() : nullptr,
         .beta = spec.norm ? call.in[4].f32() : nullptr,
         .y = data_of<T>(y),
@@ -397,15 +422,18 @@ void launch(const Embedding& op, const Launch& call) {
 
 void launch(const EmbeddingGradient& op, const Launch& call) {
   const EmbeddingSpec& spec = op.spec;
-  const Tensor &dy = call.in[0], &dword = call.out[1], &dposition = call.out[2], &dtypes = call.out[3];
+  const Tensor &dy = call.in[0], &dword = call.out[1], &dposition = call.out[2],
+               &dtypes = call.out[3];
   const SumTargets norm_targets = {{call.out[4].f32(), call.out[5].f32()}};
   SNUG_CHECK(call.workspace.size() >= column_sum_bytes(dy.cols, 2));
-  float* const partials = reinterpret_cast<float*>(call.workspace.data());  // of one sum after the other
+  float* const partials =
+      reinterpret_cast<float*>(call.workspace.data());  // of one sum after the other
   with_type(dy.dtype, [&]<class T>() {
     const DropoutMask mask = dropout_mask(spec.dropout, spec.site, *call.step);
     if (spec.norm || mask.on()) {
       launch_sum_gradient<T>(
-          {.tables = tables_of(call.in.subspan(2), call.in.size() > 6 ? call.in[6] : Tensor(), spec.position_offset),
+          {.tables = tables_of(call.in.subspan(2), call.in.size() > 6 ? call.in[6] : Tensor(),
+                               spec.position_offset),
            .stats = spec.norm ? call.in[1].f32() : nullptr,
            .gamma = spec.norm ? call.in[5].f32() : nullptr,
            .dy = data_of<T>(dy),
@@ -425,7 +453,8 @@ void launch(const EmbeddingGradient& op, const Launch& call) {
                                      .position_offset = spec.position_offset};
       if (dword) launch_words<T, kWhole>(arguments, dy.rows, call.stream);
       arguments.gradient = dposition.f32();
-      const int64_t longest = std::min(call.batch->dims.longest, dposition.rows - spec.position_offset);
+      const int64_t longest =
+          std::min(call.batch->dims.longest, dposition.rows - spec.position_offset);
       if (dposition) launch_positions<T, kWhole>(arguments, longest, call.stream);
       if (dtypes) launch_types<T, kWhole>(data_of<T>(dy), dy.rows, dtypes, partials, call);
     });

@@ -1,13 +1,12 @@
-// Kernels of ops/end_attention.h. There is little to multiply: a query for each head and text, with tokens or with the rows of
-// a weight that belong to the head. So nothing here is for tensor cores; each kernel holds a block of sums in registers and
-// reads tokens once, or once for eight heads.
-#include "ops/end_attention.h"
-
+// Kernels of ops/end_attention.h. There is little to multiply: a query for each head and text, with
+// tokens or with the rows of a weight that belong to the head. So nothing here is for tensor cores;
+// each kernel holds a block of sums in registers and reads tokens once, or once for eight heads.
 #include <cmath>
 
 #include "cuda/kernels.h"
 #include "cuda/products.h"
 #include "cuda/rows.cuh"
+#include "ops/end_attention.h"
 
 namespace snug::cuda {
 namespace {
@@ -21,19 +20,25 @@ struct Sizes {
   const int32_t* starts;
   const StepState* state;
 
-  __device__ int64_t row(int64_t sequence, int head) const { return (sequence * heads + head) * hidden; }  // [sequences, heads, hidden]
+  // Where a row of [sequences, heads, hidden] begins.
+  __device__ int64_t row(int64_t sequence, int head) const {
+    return (sequence * heads + head) * hidden;
+  }
 };
 
-// Of kernels whose blocks share sequences: the grid's first dimension, which alone may be large, counts parts of sequences.
+// Of kernels whose blocks share sequences: the grid's first dimension, which alone may be large,
+// counts parts of sequences.
 struct BlockPlace {
   int sequence, part, start, length;
 
-  __device__ BlockPlace(const Sizes& sizes, int parts) : sequence(int(blockIdx.x) / parts), part(int(blockIdx.x) % parts) {
+  __device__ BlockPlace(const Sizes& sizes, int parts)
+      : sequence(int(blockIdx.x) / parts), part(int(blockIdx.x) % parts) {
     start = sizes.starts[sequence], length = sizes.starts[sequence + 1] - start;
   }
 };
 
-// Two neighbouring columns of a row of `cols`; zero behind its end. kEven: cols is even, so pairs are aligned.
+// Two neighbouring columns of a row of `cols`; zero behind its end. kEven: cols is even, so pairs
+// are aligned.
 template <bool kEven, class T>
 __device__ inline float2 load_pair(const T* row, int column, int cols) {
   struct alignas(2 * sizeof(T)) Pair {
@@ -51,18 +56,21 @@ __device__ inline float2 load_pair(const T* row, int column, int cols) {
 // y[s, head, :] = the sum over a head's columns of x[s, column] w[column, :]
 constexpr int kSpreadDepth = 64, kSpreadRows = 8;  // few rows, so that there are many blocks
 template <class T>
-__global__ void __launch_bounds__(kThreads) spread_kernel(const Sizes sizes, const T* x, const T* w, float* y) {
+__global__ void __launch_bounds__(kThreads)
+    spread_kernel(const Sizes sizes, const T* x, const T* w, float* y) {
   __shared__ float4 left[kSpreadDepth][kSpreadRows / 4];
   const int column = int(blockIdx.x) * kThreads + int(threadIdx.x), head = int(blockIdx.y);
   const int64_t row0 = int64_t(blockIdx.z) * kSpreadRows;
   float sums[kSpreadRows] = {};
   for (int depth0 = 0; depth0 < sizes.head_dim; depth0 += kSpreadDepth) {
-    const int depth = min(kSpreadDepth, sizes.head_dim - depth0), first = head * sizes.head_dim + depth0;
+    const int depth = min(kSpreadDepth, sizes.head_dim - depth0),
+              first = head * sizes.head_dim + depth0;
     __syncthreads();
     for (int i = int(threadIdx.x); i < kSpreadDepth * kSpreadRows; i += kThreads) {
       const int d = i % kSpreadDepth, row = i / kSpreadDepth;
       const bool there = d < depth && row0 + row < sizes.sequences;
-      reinterpret_cast<float*>(left[d])[row] = there ? to_float(x[(row0 + row) * sizes.hidden + first + d]) : 0.0f;
+      reinterpret_cast<float*>(left[d])[row] =
+          there ? to_float(x[(row0 + row) * sizes.hidden + first + d]) : 0.0f;
     }
     __syncthreads();
     if (column >= sizes.hidden) continue;
@@ -86,7 +94,8 @@ __global__ void __launch_bounds__(kThreads) spread_kernel(const Sizes sizes, con
   }
 }
 
-// y[s, column] = w[column, :] · x[s, head, :], plus the bias times `share`[s, head]. Where heads share x, head_stride is 0.
+// y[s, column] = w[column, :] · x[s, head, :], plus the bias times `share`[s, head]. Where heads
+// share x, head_stride is 0.
 template <class X>
 struct GatherArguments {
   const X* x;
@@ -96,8 +105,10 @@ struct GatherArguments {
 constexpr int kGatherRows = 8;  // sequences of a warp, one column each
 template <bool kWhole, class T, class X>
 __global__ void __launch_bounds__(kThreads)
-    gather_kernel(const Sizes sizes, const GatherArguments<X> a, const T* w, const T* bias, const float* share, T* y) {
-  const int lane = int(threadIdx.x) % kWarp, column = int(blockIdx.x) * kWarps + int(threadIdx.x) / kWarp;
+    gather_kernel(const Sizes sizes, const GatherArguments<X> a, const T* w, const T* bias,
+                  const float* share, T* y) {
+  const int lane = int(threadIdx.x) % kWarp,
+            column = int(blockIdx.x) * kWarps + int(threadIdx.x) / kWarp;
   const int64_t row0 = int64_t(blockIdx.y) * kGatherRows;
   if (column >= sizes.hidden) return;
   const int head = column / sizes.head_dim;
@@ -107,7 +118,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int row = 0; row < kGatherRows; ++row) {
       if (row0 + row >= sizes.sequences) continue;
-      const Eight values = load_eight<kWhole>(a.x + (row0 + row) * a.row_stride + int64_t(head) * a.head_stride, c, sizes.hidden);
+      const Eight values = load_eight<kWhole>(
+          a.x + (row0 + row) * a.row_stride + int64_t(head) * a.head_stride, c, sizes.hidden);
 #pragma unroll
       for (int i = 0; i < kEight; ++i) sums[row] = fmaf(values.at[i], factors.at[i], sums[row]);
     }
@@ -119,10 +131,12 @@ __global__ void __launch_bounds__(kThreads)
   y[row * sizes.hidden + column] = from_float<T>(row < sizes.state->sequences ? sum : 0.0f);
 }
 
-// y[token, head] = x[token, :] · rows[s, head, :] * scale; a warp takes kDotTokens tokens of a sequence and kHeads heads.
+// y[token, head] = x[token, :] · rows[s, head, :] * scale; a warp takes kDotTokens tokens of a
+// sequence and kHeads heads.
 constexpr int kDotTokens = 8;
 template <bool kWhole, class T>
-__global__ void __launch_bounds__(kThreads) dots_kernel(const Sizes sizes, int parts, const T* x, const float* rows, float scale, float* y) {
+__global__ void __launch_bounds__(kThreads) dots_kernel(const Sizes sizes, int parts, const T* x,
+                                                        const float* rows, float scale, float* y) {
   const auto [sequence, part, start, length] = BlockPlace(sizes, parts);
   const int lane = int(threadIdx.x) % kWarp, head0 = int(blockIdx.y) * kHeads;
   const int first = (part * kWarps + int(threadIdx.x) / kWarp) * kDotTokens;
@@ -132,16 +146,20 @@ __global__ void __launch_bounds__(kThreads) dots_kernel(const Sizes sizes, int p
     Eight values[kDotTokens];
 #pragma unroll
     for (int t = 0; t < kDotTokens; ++t) {
-      values[t] = load_eight<kWhole>(x + int64_t(start + min(first + t, length - 1)) * sizes.hidden, c, sizes.hidden);
+      values[t] = load_eight<kWhole>(x + int64_t(start + min(first + t, length - 1)) * sizes.hidden,
+                                     c, sizes.hidden);
     }
 #pragma unroll
     for (int head = 0; head < kHeads; ++head) {
       if (head0 + head >= sizes.heads) continue;
-      const Eight factors = load_eight<kWhole>(rows + sizes.row(sequence, head0 + head), c, sizes.hidden);
+      const Eight factors =
+          load_eight<kWhole>(rows + sizes.row(sequence, head0 + head), c, sizes.hidden);
 #pragma unroll
       for (int t = 0; t < kDotTokens; ++t) {
 #pragma unroll
-        for (int i = 0; i < kEight; ++i) sums[t][head] = fmaf(values[t].at[i], factors.at[i], sums[t][head]);
+        for (int i = 0; i < kEight; ++i) {
+          sums[t][head] = fmaf(values[t].at[i], factors.at[i], sums[t][head]);
+        }
       }
     }
   }
@@ -153,11 +171,13 @@ __global__ void __launch_bounds__(kThreads) dots_kernel(const Sizes sizes, int p
   }
 }
 
-// rows[s, head, :] = the sum over the tokens of a sequence of factors[token, head] x[token, :]. Warps share the tokens and add
-// up what they have in their order.
-constexpr int kSumThreads = 256, kSumWarps = kSumThreads / kWarp, kSumColumns = 2 * kWarp, kSumTokens = 64, kSumHeads = 16;
+// rows[s, head, :] = the sum over the tokens of a sequence of factors[token, head] x[token, :].
+// Warps share the tokens and add up what they have in their order.
+constexpr int kSumThreads = 256, kSumWarps = kSumThreads / kWarp, kSumColumns = 2 * kWarp,
+              kSumTokens = 64, kSumHeads = 16;
 template <bool kEven, class T>
-__global__ void __launch_bounds__(kSumThreads) sums_kernel(const Sizes sizes, int parts, const float* factors, const T* x, float* rows) {
+__global__ void __launch_bounds__(kSumThreads)
+    sums_kernel(const Sizes sizes, int parts, const float* factors, const T* x, float* rows) {
   __shared__ float4 shared[kSumTokens][kSumHeads / 4];
   __shared__ float2 of_warps[kSumWarps][kSumHeads][kWarp];
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
@@ -170,11 +190,14 @@ __global__ void __launch_bounds__(kSumThreads) sums_kernel(const Sizes sizes, in
 #pragma unroll
     for (int i = 0; i < kOfWarp; ++i) {
       const int token = first + i * kSumWarps + warp;
-      values[i] = token < length ? load_pair<kEven>(x + int64_t(start + token) * sizes.hidden, column, sizes.hidden) : float2{0.0f, 0.0f};
+      values[i] = token < length ? load_pair<kEven>(x + int64_t(start + token) * sizes.hidden,
+                                                    column, sizes.hidden)
+                                 : float2{0.0f, 0.0f};
     }
 #pragma unroll
     for (int i = 0; i < kOfThread; ++i) {
-      const int at = i * kSumThreads + int(threadIdx.x), token = first + at / kSumHeads, head = head0 + at % kSumHeads;
+      const int at = i * kSumThreads + int(threadIdx.x), token = first + at / kSumHeads,
+                head = head0 + at % kSumHeads;
       const bool there = token < length && head < sizes.heads;
       own[i] = there ? factors[int64_t(start + token) * sizes.heads + head] : 0.0f;
     }
@@ -187,7 +210,9 @@ __global__ void __launch_bounds__(kSumThreads) sums_kernel(const Sizes sizes, in
     for (int i = 0; i < kOfWarp; ++i) now[i] = values[i];
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kOfThread; ++i) reinterpret_cast<float*>(shared)[i * kSumThreads + int(threadIdx.x)] = own[i];
+    for (int i = 0; i < kOfThread; ++i) {
+      reinterpret_cast<float*>(shared)[i * kSumThreads + int(threadIdx.x)] = own[i];
+    }
     __syncthreads();
     fetch(first + kSumTokens);
 #pragma unroll
@@ -211,30 +236,37 @@ __global__ void __launch_bounds__(kSumThreads) sums_kernel(const Sizes sizes, in
     if (head0 + head >= sizes.heads) break;
     float2 total = {0.0f, 0.0f};
 #pragma unroll
-    for (int w = 0; w < kSumWarps; ++w) total.x += of_warps[w][head][lane].x, total.y += of_warps[w][head][lane].y;
+    for (int w = 0; w < kSumWarps; ++w) {
+      total.x += of_warps[w][head][lane].x, total.y += of_warps[w][head][lane].y;
+    }
     float* const to = rows + sizes.row(sequence, head0 + head) + column;
     if (column < sizes.hidden) to[0] = total.x;
     if (column + 1 < sizes.hidden) to[1] = total.y;
   }
 }
 
-// dx[token, :] (+)= the sum over heads of d_scores[token, head] queries[s, head, :] + kept[token, head] d_means[s, head, :]
+// dx[token, :] (+)= the sum over heads of d_scores[token, head] queries[s, head, :] + kept[token,
+// head] d_means[s, head, :]
 struct TokenGradient {
   const float *d_scores, *kept, *queries, *d_means;
   bool add;
 };
 constexpr int kGradientTokens = 16, kGradientColumns = 2 * kThreads;
 template <bool kEven, class T>
-__global__ void __launch_bounds__(kThreads) token_gradient_kernel(const Sizes sizes, int parts, const TokenGradient a, T* dx) {
+__global__ void __launch_bounds__(kThreads)
+    token_gradient_kernel(const Sizes sizes, int parts, const TokenGradient a, T* dx) {
   __shared__ float4 factors[kGradientTokens][2][kHeads / 4];  // of queries, of d_means
-  const int64_t real = sizes.state->tokens, blocks = int64_t(gridDim.x) * gridDim.y, block = int64_t(blockIdx.y) * gridDim.x + blockIdx.x;
+  const int64_t real = sizes.state->tokens, blocks = int64_t(gridDim.x) * gridDim.y,
+                block = int64_t(blockIdx.y) * gridDim.x + blockIdx.x;
   if (!a.add) {
-    for (int64_t i = real * sizes.hidden + block * kThreads + threadIdx.x; i < sizes.tokens * sizes.hidden; i += blocks * kThreads) {
+    for (int64_t i = real * sizes.hidden + block * kThreads + threadIdx.x;
+         i < sizes.tokens * sizes.hidden; i += blocks * kThreads) {
       dx[i] = from_float<T>(0.0f);
     }
   }
   const auto [sequence, part, start, length] = BlockPlace(sizes, parts);
-  const int column = int(blockIdx.y) * kGradientColumns + 2 * int(threadIdx.x), first = part * kGradientTokens;
+  const int column = int(blockIdx.y) * kGradientColumns + 2 * int(threadIdx.x),
+            first = part * kGradientTokens;
   if (first >= length) return;
   float2 sums[kGradientTokens] = {};
   for (int head0 = 0; head0 < sizes.heads; head0 += kHeads) {
@@ -252,7 +284,8 @@ __global__ void __launch_bounds__(kThreads) token_gradient_kernel(const Sizes si
       float2 rows[kHeads];
 #pragma unroll
       for (int head = 0; head < kHeads; ++head) {
-        const float* const from = (which == 0 ? a.queries : a.d_means) + sizes.row(sequence, min(head0 + head, sizes.heads - 1));
+        const float* const from = (which == 0 ? a.queries : a.d_means) +
+                                  sizes.row(sequence, min(head0 + head, sizes.heads - 1));
         rows[head] = load_pair<kEven>(from, column, sizes.hidden);
       }
 #pragma unroll
@@ -277,7 +310,9 @@ __global__ void __launch_bounds__(kThreads) token_gradient_kernel(const Sizes si
     const float both[2] = {sums[token].x, sums[token].y};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (column + i < sizes.hidden) to[i] = from_float<T>(a.add ? both[i] + to_float(to[i]) : both[i]);
+      if (column + i < sizes.hidden) {
+        to[i] = from_float<T>(a.add ? both[i] + to_float(to[i]) : both[i]);
+      }
     }
   }
 }
@@ -290,7 +325,8 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float left[kOuterRows][kOuterColumns];
   const int groups = (sizes.head_dim + kOuterColumns - 1) / kOuterColumns;
   const int head = int(blockIdx.y) / groups, of_head = int(blockIdx.y) % groups * kOuterColumns;
-  const int first = head * sizes.head_dim + of_head, count = min(kOuterColumns, sizes.head_dim - of_head);
+  const int first = head * sizes.head_dim + of_head,
+            count = min(kOuterColumns, sizes.head_dim - of_head);
   const int column = int(blockIdx.x) * kThreads + int(threadIdx.x);
   float sums[kOuterColumns] = {};
   for (int64_t row0 = 0; row0 < sizes.sequences; row0 += kOuterRows) {
@@ -305,7 +341,8 @@ __global__ void __launch_bounds__(kThreads)
     const int rows = int(min(int64_t{kOuterRows}, sizes.sequences - row0));
 #pragma unroll 8
     for (int row = 0; row < rows; ++row) {
-      const float factor = to_float(a.x[(row0 + row) * a.row_stride + int64_t(head) * a.head_stride + column]);
+      const float factor =
+          to_float(a.x[(row0 + row) * a.row_stride + int64_t(head) * a.head_stride + column]);
 #pragma unroll
       for (int c = 0; c < kOuterColumns; ++c) sums[c] = fmaf(left[row][c], factor, sums[c]);
     }
@@ -321,7 +358,8 @@ __global__ void __launch_bounds__(kThreads)
 // db of queries and of values; that of keys has no gradient.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    bias_gradient_kernel(const Sizes sizes, const T* dq, const T* d_o, const float* kept_sums, float* db) {
+    bias_gradient_kernel(const Sizes sizes, const T* dq, const T* d_o, const float* kept_sums,
+                         float* db) {
   const int column = int(blockIdx.x) * kThreads + int(threadIdx.x);
   if (column >= sizes.hidden) return;
   const bool of_values = blockIdx.y == 1;
@@ -353,14 +391,17 @@ struct SoftmaxRow {
   // Calls f(group) for groups of eight tokens.
   template <class F>
   __device__ void each_group(const F& f) const {
-    for (int first = int(threadIdx.x) % kWarp * kEight; first < length; first += kWarp * kEight) f(first);
+    for (int first = int(threadIdx.x) % kWarp * kEight; first < length; first += kWarp * kEight) {
+      f(first);
+    }
   }
   // A group's values of [tokens, heads]; `rest` behind the end of the sequence.
   __device__ Eight load(const Sizes& sizes, const float* from, int first, float rest) const {
     Eight values;
 #pragma unroll
     for (int i = 0; i < kEight; ++i) {
-      values.at[i] = first + i < length ? from[int64_t(start + first + i) * sizes.heads + head] : rest;
+      values.at[i] =
+          first + i < length ? from[int64_t(start + first + i) * sizes.heads + head] : rest;
     }
     return values;
   }
@@ -376,10 +417,12 @@ struct SoftmaxRow {
 };
 
 // Scores become probabilities.
-__global__ void __launch_bounds__(kThreads) softmax_kernel(const Sizes sizes, const DropoutMask mask, const uint64_t* samples,
-                                                           float* p, float* kept, float* kept_sums) {
+__global__ void __launch_bounds__(kThreads)
+    softmax_kernel(const Sizes sizes, const DropoutMask mask, const uint64_t* samples, float* p,
+                   float* kept, float* kept_sums) {
   const int64_t step = int64_t(gridDim.x) * kThreads;
-  for (int64_t i = int64_t(sizes.state->tokens) * sizes.heads + int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  for (int64_t i = int64_t(sizes.state->tokens) * sizes.heads + int64_t(blockIdx.x) * kThreads +
+                   threadIdx.x;
        i < sizes.tokens * sizes.heads; i += step) {
     p[i] = 0.0f;
   }
@@ -390,7 +433,9 @@ __global__ void __launch_bounds__(kThreads) softmax_kernel(const Sizes sizes, co
     for (const float score : row.load(sizes, p, first, -INFINITY).at) most = fmaxf(most, score);
   });
 #pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+  }
   row.each_group([&](int first) {
     Eight values = row.load(sizes, p, first, -INFINITY);
 #pragma unroll
@@ -412,21 +457,25 @@ __global__ void __launch_bounds__(kThreads) softmax_kernel(const Sizes sizes, co
   if (threadIdx.x % kWarp == 0) kept_sums[row.sequence * sizes.heads + row.head] = kept_sum;
 }
 
-// From the gradients of kept probabilities, less what all of a head have in common, those of the scores.
+// From the gradients of kept probabilities, less what all of a head have in common, those of the
+// scores.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    softmax_gradient_kernel(const Sizes sizes, const DropoutMask mask, const uint64_t* samples, const float* p, const T* d_o,
-                            const T* bias, float scale, float* kept, float* d_scores) {
+    softmax_gradient_kernel(const Sizes sizes, const DropoutMask mask, const uint64_t* samples,
+                            const float* p, const T* d_o, const T* bias, float scale, float* kept,
+                            float* d_scores) {
   const SoftmaxRow row(sizes, mask, samples);
   if (!row.there(sizes)) return;
   float common = 0.0f, delta = 0.0f;
   for (int i = int(threadIdx.x) % kWarp; i < sizes.head_dim; i += kWarp) {
     const int column = row.head * sizes.head_dim + i;
-    common = fmaf(to_float(d_o[row.sequence * sizes.hidden + column]), to_float(bias[column]), common);
+    common =
+        fmaf(to_float(d_o[row.sequence * sizes.hidden + column]), to_float(bias[column]), common);
   }
   common = lanes_sum(common);
   row.each_group([&](int first) {
-    Eight values = row.load(sizes, p, first, 0.0f), gradients = row.load(sizes, d_scores, first, 0.0f);
+    Eight values = row.load(sizes, p, first, 0.0f),
+          gradients = row.load(sizes, d_scores, first, 0.0f);
     const Eight factors = row.factors(mask, first);
 #pragma unroll
     for (int i = 0; i < kEight; ++i) {
@@ -442,7 +491,9 @@ __global__ void __launch_bounds__(kThreads)
     const Eight values = row.load(sizes, p, first, 0.0f);
     Eight gradients = row.load(sizes, d_scores, first, 0.0f);
 #pragma unroll
-    for (int i = 0; i < kEight; ++i) gradients.at[i] = values.at[i] * (gradients.at[i] - delta) * scale;
+    for (int i = 0; i < kEight; ++i) {
+      gradients.at[i] = values.at[i] * (gradients.at[i] - delta) * scale;
+    }
     row.store(sizes, d_scores, first, gradients);
   });
 }
@@ -468,34 +519,40 @@ class EndAttentionLaunch {
   template <class T>
   void forward() const {
     const Tensor &x = call_.in[0], &ends = call_.in[1], &w = call_.in[2], &b = call_.in[3];
-    const Tensor &o = call_.out[0], &q = call_.out[1], &p = call_.out[2], &means = call_.out[3], &kept_sums = call_.out[4];
+    const Tensor &o = call_.out[0], &q = call_.out[1], &p = call_.out[2], &means = call_.out[3],
+                 &kept_sums = call_.out[4];
     gather<T, T>(ends, 0, part<T>(w, 0), vector<T>(b, 0), nullptr, data_of<T>(q));
     spread<T>(data_of<T>(q), part<T>(w, 1), at(space_.queries));
     dots<T>(x, at(space_.queries), scale(), p.f32());
-    softmax_kernel<<<softmax_blocks(), kThreads, 0, call_.stream>>>(sizes_, mask_, call_.batch->samples, p.f32(),
-                                                                    at(space_.kept), kept_sums.f32());
+    softmax_kernel<<<softmax_blocks(), kThreads, 0, call_.stream>>>(
+        sizes_, mask_, call_.batch->samples, p.f32(), at(space_.kept), kept_sums.f32());
     SNUG_CUDA_LAUNCHED("end_attention_softmax");
     sums<T>(at(space_.kept), x, means.f32());
-    gather<T, float>(means, sizes_.hidden, part<T>(w, 2), vector<T>(b, 2), kept_sums.f32(), data_of<T>(o));
+    gather<T, float>(means, sizes_.hidden, part<T>(w, 2), vector<T>(b, 2), kept_sums.f32(),
+                     data_of<T>(o));
   }
 
   template <class T>
   void backward(bool add_x, bool add_ends) const {
-    const Tensor &x = call_.in[0], &ends = call_.in[1], &w = call_.in[2], &b = call_.in[3], &q = call_.in[4], &p = call_.in[5];
+    const Tensor &x = call_.in[0], &ends = call_.in[1], &w = call_.in[2], &b = call_.in[3],
+                 &q = call_.in[4], &p = call_.in[5];
     const Tensor &means = call_.in[6], &kept_sums = call_.in[7], &d_o = call_.in[8];
     const Tensor &dx = call_.out[0], &dends = call_.out[1], &dw = call_.out[2], &db = call_.out[3];
-    float *const queries = at(space_.queries), *const d_queries = at(space_.d_queries), *const d_means = at(space_.d_means);
+    float *const queries = at(space_.queries), *const d_queries = at(space_.d_queries),
+                 *const d_means = at(space_.d_means);
     float *const d_scores = at(space_.d_scores), *const kept = at(space_.kept);
     T* const dq = reinterpret_cast<T*>(call_.workspace.data() + space_.dq);
     spread<T>(data_of<T>(q), part<T>(w, 1), queries);
     spread<T>(data_of<T>(d_o), part<T>(w, 2), d_means);
     dots<T>(x, d_means, 1.0f, d_scores);
     softmax_gradient_kernel<T><<<softmax_blocks(), kThreads, 0, call_.stream>>>(
-        sizes_, mask_, call_.batch->samples, p.f32(), data_of<T>(d_o), vector<T>(b, 2), scale(), kept, d_scores);
+        sizes_, mask_, call_.batch->samples, p.f32(), data_of<T>(d_o), vector<T>(b, 2), scale(),
+        kept, d_scores);
     SNUG_CUDA_LAUNCHED("end_attention_softmax_gradient");
     sums<T>(d_scores, x, d_queries);
     if (dx) token_gradient<T>({d_scores, kept, queries, d_means, add_x}, data_of<T>(dx));
-    const Tensor d_query_rows{d_queries, DType::kF32, sizes_.sequences, sizes_.heads * sizes_.hidden};
+    const Tensor d_query_rows{d_queries, DType::kF32, sizes_.sequences,
+                              sizes_.heads * sizes_.hidden};
     gather<T, float>(d_query_rows, sizes_.hidden, part<T>(w, 1), nullptr, nullptr, dq);
     if (dw) {
       outer<T, T>(dq, ends, 0, part<float>(dw, 0));
@@ -503,20 +560,27 @@ class EndAttentionLaunch {
       outer<T, float>(data_of<T>(d_o), means, sizes_.hidden, part<float>(dw, 2));
     }
     if (dends) {
-      const ProductShape shape{.kind = ProductKind::kInputGradient, .dtype = x.dtype, .rows = sizes_.sequences, .in = sizes_.hidden,
-                               .out = sizes_.hidden, .accumulate = add_ends};
-      call_.products->run(shape, {.left = dq, .right = w.data, .result = dends.data}, call_.workspace.subspan(space_.products),
-                          call_.stream);
+      const ProductShape shape{.kind = ProductKind::kInputGradient,
+                               .dtype = x.dtype,
+                               .rows = sizes_.sequences,
+                               .in = sizes_.hidden,
+                               .out = sizes_.hidden,
+                               .accumulate = add_ends};
+      call_.products->run(shape, {.left = dq, .right = w.data, .result = dends.data},
+                          call_.workspace.subspan(space_.products), call_.stream);
     }
     if (!db) return;
-    bias_gradient_kernel<T><<<dim3(blocks_of(sizes_.hidden, kThreads), 2), kThreads, 0, call_.stream>>>(
-        sizes_, dq, data_of<T>(d_o), kept_sums.f32(), db.f32());
+    bias_gradient_kernel<T>
+        <<<dim3(blocks_of(sizes_.hidden, kThreads), 2), kThreads, 0, call_.stream>>>(
+            sizes_, dq, data_of<T>(d_o), kept_sums.f32(), db.f32());
     SNUG_CUDA_LAUNCHED("end_attention_bias_gradient");
   }
 
  private:
   float scale() const { return 1.0f / std::sqrt(float(spec_.head_dim)); }
-  float* at(size_t offset) const { return reinterpret_cast<float*>(call_.workspace.data() + offset); }
+  float* at(size_t offset) const {
+    return reinterpret_cast<float*>(call_.workspace.data() + offset);
+  }
   // Of w or its gradient, and of b: the rows for queries, keys and values.
   template <class T>
   T* part(const Tensor& w, int which) const {
@@ -532,12 +596,14 @@ class EndAttentionLaunch {
 
   template <class T>
   void spread(const T* x, const T* w, float* y) const {
-    const dim3 grid(blocks_of(sizes_.hidden, kThreads), unsigned(sizes_.heads), blocks_of(sizes_.sequences, kSpreadRows));
+    const dim3 grid(blocks_of(sizes_.hidden, kThreads), unsigned(sizes_.heads),
+                    blocks_of(sizes_.sequences, kSpreadRows));
     spread_kernel<T><<<grid, kThreads, 0, call_.stream>>>(sizes_, x, w, y);
     SNUG_CUDA_LAUNCHED("end_attention_spread");
   }
   template <class T, class X>
-  void gather(const Tensor& x, int head_stride, const T* w, const T* bias, const float* share, T* y) const {
+  void gather(const Tensor& x, int head_stride, const T* w, const T* bias, const float* share,
+              T* y) const {
     const dim3 grid(blocks_of(sizes_.hidden, kWarps), blocks_of(sizes_.sequences, kGatherRows));
     const GatherArguments<X> a{data_of<X>(x), x.cols, head_stride};
     with_bool(sizes_.hidden % kEight == 0, [&]<bool kWhole>() {
@@ -550,7 +616,8 @@ class EndAttentionLaunch {
     const unsigned parts = blocks_of(call_.batch->dims.longest, kWarps * kDotTokens);
     const dim3 grid(parts * sequences(), blocks_of(sizes_.heads, kHeads));
     with_bool(sizes_.hidden % kEight == 0, [&]<bool kWhole>() {
-      dots_kernel<kWhole><<<grid, kThreads, 0, call_.stream>>>(sizes_, int(parts), data_of<T>(x), rows, factor, y);
+      dots_kernel<kWhole>
+          <<<grid, kThreads, 0, call_.stream>>>(sizes_, int(parts), data_of<T>(x), rows, factor, y);
     });
     SNUG_CUDA_LAUNCHED("end_attention_dots");
   }
@@ -559,7 +626,8 @@ class EndAttentionLaunch {
     const unsigned parts = blocks_of(sizes_.hidden, kSumColumns);
     const dim3 grid(parts * sequences(), blocks_of(sizes_.heads, kSumHeads));
     with_bool(sizes_.hidden % 2 == 0, [&]<bool kEven>() {
-      sums_kernel<kEven><<<grid, kSumThreads, 0, call_.stream>>>(sizes_, int(parts), factors, data_of<T>(x), rows);
+      sums_kernel<kEven><<<grid, kSumThreads, 0, call_.stream>>>(sizes_, int(parts), factors,
+                                                                 data_of<T>(x), rows);
     });
     SNUG_CUDA_LAUNCHED("end_attention_sums");
   }
@@ -574,7 +642,8 @@ class EndAttentionLaunch {
   }
   template <class T, class Y>
   void outer(const T* x, const Tensor& y, int head_stride, float* dw) const {
-    const dim3 grid(blocks_of(sizes_.hidden, kThreads), unsigned(ceil_div(sizes_.head_dim, kOuterColumns) * sizes_.heads));
+    const dim3 grid(blocks_of(sizes_.hidden, kThreads),
+                    unsigned(ceil_div(sizes_.head_dim, kOuterColumns) * sizes_.heads));
     const GatherArguments<Y> a{data_of<Y>(y), y.cols, head_stride};
     outer_kernel<<<grid, kThreads, 0, call_.stream>>>(sizes_, x, a, !call_.only_pass, dw);
     SNUG_CUDA_LAUNCHED("end_attention_outer");
@@ -587,19 +656,23 @@ class EndAttentionLaunch {
   DropoutMask mask_;
 };
 
-bool is_empty(const Launch& call) { return call.batch->dims.tokens == 0 || call.batch->dims.sequences == 0; }
+bool is_empty(const Launch& call) {
+  return call.batch->dims.tokens == 0 || call.batch->dims.sequences == 0;
+}
 
 }  // namespace
 
 void launch(const EndAttention& op, const Launch& call) {
   if (is_empty(call)) return;
-  with_type(call.in[0].dtype, [&]<class T>() { EndAttentionLaunch(op.spec, call, false).template forward<T>(); });
+  with_type(call.in[0].dtype,
+            [&]<class T>() { EndAttentionLaunch(op.spec, call, false).template forward<T>(); });
 }
 
 void launch(const EndAttentionGradient& op, const Launch& call) {
   if (is_empty(call)) return;
-  with_type(call.in[0].dtype,
-            [&]<class T>() { EndAttentionLaunch(op.spec, call, true).template backward<T>(op.add_x, op.add_ends); });
+  with_type(call.in[0].dtype, [&]<class T>() {
+    EndAttentionLaunch(op.spec, call, true).template backward<T>(op.add_x, op.add_ends);
+  });
 }
 
 }  // namespace snug::cuda

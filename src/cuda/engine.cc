@@ -19,16 +19,24 @@ float to_float(const std::byte* at, DType dtype) {
   uint16_t half = 0;
   float single = 0;
   switch (dtype) {
-    case DType::kBF16: std::memcpy(&half, at, 2); return bfloat16_to_float(half);
-    case DType::kF16: std::memcpy(&half, at, 2); return half_to_float(half);
-    default: std::memcpy(&single, at, 4); return single;
+    case DType::kBF16:
+      std::memcpy(&half, at, 2);
+      return bfloat16_to_float(half);
+    case DType::kF16:
+      std::memcpy(&half, at, 2);
+      return half_to_float(half);
+    default:
+      std::memcpy(&single, at, 4);
+      return single;
   }
 }
 
 // Where products count, for as long as this lives.
 class CountersInUse {
  public:
-  CountersInUse(Products& products, GraphCounters& counters) : products_(products) { products_.set_counters(&counters); }
+  CountersInUse(Products& products, GraphCounters& counters) : products_(products) {
+    products_.set_counters(&counters);
+  }
   ~CountersInUse() { products_.set_counters(nullptr); }
   CountersInUse(const CountersInUse&) = delete;
 
@@ -38,7 +46,8 @@ class CountersInUse {
 
 }  // namespace
 
-CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, const Gpu& gpu, Products& products)
+CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, const Gpu& gpu,
+                       Products& products)
     : Engine(model, plan),
       gpu_(gpu),
       products_(products),
@@ -63,7 +72,9 @@ CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, cons
                    .target_ids = table<int32_t>(tables_.target_ids),
                    .by_id = table<int32_t>(tables_.by_id)};
   make_slots();
-  const auto clear = [&] { SNUG_CUDA(cudaMemsetAsync(arena_.base(), 0, plan.arena_bytes, gpu.stream())); };
+  const auto clear = [&] {
+    SNUG_CUDA(cudaMemsetAsync(arena_.base(), 0, plan.arena_bytes, gpu.stream()));
+  };
   clear();  // no tokens are there
   const CountersInUse counters(products_, counters_);
   capture(step_, *plan.step, plan.step_memory, training);
@@ -85,7 +96,9 @@ CudaEngine::~CudaEngine() {
 }
 
 void CudaEngine::make_slots() {
-  const auto make_event = [](cudaEvent_t& event) { SNUG_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming)); };
+  const auto make_event = [](cudaEvent_t& event) {
+    SNUG_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  };
   const size_t states = plan_.prefix ? states_desc().bytes(plan_.capacity) : 0;
   for (size_t i = 0; i < kUploadSlots; ++i) {
     uploads_.push_back({PinnedBuffer(align_up(tables_.end_of_batch) + states)});
@@ -98,8 +111,10 @@ void CudaEngine::make_slots() {
 }
 
 void CudaEngine::fill_chunks() {
-  const UpdateFacts facts{.optimizer = plan_.optimizer, .compute = plan_.compute,
-                          .arena = reinterpret_cast<int64_t>(arena_.base()), .outside = reinterpret_cast<int64_t>(outside_.base()),
+  const UpdateFacts facts{.optimizer = plan_.optimizer,
+                          .compute = plan_.compute,
+                          .arena = reinterpret_cast<int64_t>(arena_.base()),
+                          .outside = reinterpret_cast<int64_t>(outside_.base()),
                           .only_pass = only_pass()};
   const std::vector<UpdateChunk> chunks = update_chunks(model_.parameters(), plan_.layout, facts);
   SNUG_CHECK(chunks.size() == tables_.chunk_count);
@@ -127,20 +142,23 @@ void CudaEngine::launch_nodes(Program& program, const Dims& dims, const StepCont
   pending_.finish(gpu_.stream());
 }
 
-void CudaEngine::capture(Program& program, const StepGraph& graph, const MemoryPlan& memory, bool training) {
+void CudaEngine::capture(Program& program, const StepGraph& graph, const MemoryPlan& memory,
+                         bool training) {
   program.source = &graph;
   program.executor = std::make_unique<Executor>(graph.graph, memory, plan_.layout, arena_.base());
   const StepContext context{.seed = seed_, .training = training};
   const std::vector<int64_t> sizes = bucket_sizes(plan_.workload, plan_.capacity.tokens);
   Progress progress("preparing the GPU", sizes.size(), "buckets");
   for (const int64_t tokens : sizes) {
-    const Dims dims{.tokens = tokens,
-                    .sequences = plan_.capacity.sequences,
-                    .longest = plan_.capacity.longest,
-                    .targets = std::min(plan_.capacity.targets, plan_.workload.dims(tokens).targets),
-                    .label_words = plan_.capacity.label_words};
+    const Dims dims{
+        .tokens = tokens,
+        .sequences = plan_.capacity.sequences,
+        .longest = plan_.capacity.longest,
+        .targets = std::min(plan_.capacity.targets, plan_.workload.dims(tokens).targets),
+        .label_words = plan_.capacity.label_words};
     products_.set_timing({.free_factors = true, .long_runs = tokens == sizes.back()});
-    launch_nodes(program, dims, context);  // loads kernels and times products, which a capture cannot
+    launch_nodes(program, dims,
+                 context);  // loads kernels and times products, which a capture cannot
     products_.set_timing({});
     cudaGraph_t recorded = nullptr;
     counters_.begin();
@@ -159,8 +177,9 @@ void CudaEngine::capture(Program& program, const StepGraph& graph, const MemoryP
 
 void CudaEngine::upload(const Program& program, const Batch& batch, float loss_scale) {
   const Dims &dims = batch.dims, &capacity = plan_.capacity;
-  SNUG_CHECK(dims.tokens <= capacity.tokens && dims.sequences <= capacity.sequences && dims.longest <= capacity.longest &&
-             dims.targets <= capacity.targets && dims.label_words == capacity.label_words);
+  SNUG_CHECK(dims.tokens <= capacity.tokens && dims.sequences <= capacity.sequences &&
+             dims.longest <= capacity.longest && dims.targets <= capacity.targets &&
+             dims.label_words == capacity.label_words);
   UploadSlot& slot = uploads_[next_upload_];
   next_upload_ = (next_upload_ + 1) % uploads_.size();
   SNUG_CUDA(cudaEventSynchronize(slot.done));
@@ -168,7 +187,8 @@ void CudaEngine::upload(const Program& program, const Batch& batch, float loss_s
   const auto copy = [&](size_t offset, const auto* from, int64_t count) {
     if (from != nullptr) std::memcpy(to + offset, from, size_t(count) * sizeof(*from));
   };
-  const StepState state{int32_t(dims.tokens), int32_t(dims.sequences), int32_t(dims.targets), loss_scale, std::max(0, passes_ - 1)};
+  const StepState state{int32_t(dims.tokens), int32_t(dims.sequences), int32_t(dims.targets),
+                        loss_scale, std::max(0, passes_ - 1)};
   copy(tables_.state, &state, 1);
   copy(tables_.ids, batch.ids, dims.tokens);
   copy(tables_.positions, batch.positions, dims.tokens);
@@ -182,14 +202,18 @@ void CudaEngine::upload(const Program& program, const Batch& batch, float loss_s
   auto* const starts = reinterpret_cast<int32_t*>(to + tables_.starts);
   std::fill(starts + dims.sequences + 1, starts + capacity.sequences + 1, int32_t(dims.tokens));
   auto* const labels = reinterpret_cast<int32_t*>(to + tables_.labels);
-  std::fill(labels + dims.sequences * dims.label_words, labels + capacity.sequences * capacity.label_words, -1);
+  std::fill(labels + dims.sequences * dims.label_words,
+            labels + capacity.sequences * capacity.label_words, -1);
   // Tokens by id: the gradient of the word table adds up each row's tokens in this order.
   sort_keys_.resize(size_t(dims.tokens));
-  for (int64_t t = 0; t < dims.tokens; ++t) sort_keys_[size_t(t)] = uint64_t(uint32_t(batch.ids[t])) << 32 | uint64_t(t);
+  for (int64_t t = 0; t < dims.tokens; ++t) {
+    sort_keys_[size_t(t)] = uint64_t(uint32_t(batch.ids[t])) << 32 | uint64_t(t);
+  }
   std::sort(sort_keys_.begin(), sort_keys_.end());
   auto* const by_id = reinterpret_cast<int32_t*>(to + tables_.by_id);
   for (size_t i = 0; i < sort_keys_.size(); ++i) by_id[i] = int32_t(uint32_t(sort_keys_[i]));
-  SNUG_CUDA(cudaMemcpyAsync(table<std::byte>(tables_.state), to, tables_.end_of_batch, cudaMemcpyHostToDevice, gpu_.stream()));
+  SNUG_CUDA(cudaMemcpyAsync(table<std::byte>(tables_.state), to, tables_.end_of_batch,
+                            cudaMemcpyHostToDevice, gpu_.stream()));
   if (program.source->given != kNoValue) upload_states(program, slot, dims);
   SNUG_CUDA(cudaEventRecord(slot.done, gpu_.stream()));
 }
@@ -204,7 +228,8 @@ void CudaEngine::upload_states(const Program& program, const UploadSlot& slot, c
 
 void CudaEngine::replay(const Program& program, const Batch& batch, float loss_scale) {
   upload(program, batch, loss_scale);
-  const auto bucket = std::ranges::lower_bound(program.buckets, batch.dims.tokens, {}, &Captured::tokens);
+  const auto bucket =
+      std::ranges::lower_bound(program.buckets, batch.dims.tokens, {}, &Captured::tokens);
   SNUG_CUDA(cudaGraphLaunch(bucket->graph, gpu_.stream()));
   last_ = &program;
   last_dims_ = batch.dims;
@@ -238,10 +263,13 @@ UpdateArguments CudaEngine::update_arguments() const {
 void CudaEngine::update(const OptimizerStep& given, double max_gradient_norm) {
   const ArenaLayout& layout = plan_.layout;
   if (passes_ == 0) {  // a step of examples without tokens
-    SNUG_CUDA(cudaMemsetAsync(arena_.base() + layout.gradients.offset, 0, layout.gradients.bytes, gpu_.stream()));
+    SNUG_CUDA(cudaMemsetAsync(arena_.base() + layout.gradients.offset, 0, layout.gradients.bytes,
+                              gpu_.stream()));
     for (size_t i = 0; i < layout.parameters.size(); ++i) {
       const size_t outside = layout.parameters[i].outside_gradient;
-      if (outside != kNoOffset) SNUG_CUDA(cudaMemsetAsync(outside_.base() + outside, 0, fp32_bytes(i), gpu_.stream()));
+      if (outside != kNoOffset) {
+        SNUG_CUDA(cudaMemsetAsync(outside_.base() + outside, 0, fp32_bytes(i), gpu_.stream()));
+      }
     }
   }
   OptimizerStep step = given;
@@ -252,10 +280,11 @@ void CudaEngine::update(const OptimizerStep& given, double max_gradient_norm) {
   running_.push_back(next_update_);
   next_update_ = (next_update_ + 1) % updates_.size();
   std::memcpy(slot.buffer.data(), &factors, sizeof(factors));
-  SNUG_CUDA(cudaMemcpyAsync(table<UpdateFactors>(tables_.factors), slot.buffer.data(), sizeof(factors), cudaMemcpyHostToDevice,
-                            gpu_.stream()));
+  SNUG_CUDA(cudaMemcpyAsync(table<UpdateFactors>(tables_.factors), slot.buffer.data(),
+                            sizeof(factors), cudaMemcpyHostToDevice, gpu_.stream()));
   launch_update(update_arguments(), gpu_.stream());
-  SNUG_CUDA(cudaMemcpyAsync(slot.buffer.data() + sizeof(factors), table<UpdateResult>(tables_.result), sizeof(UpdateResult),
+  SNUG_CUDA(cudaMemcpyAsync(slot.buffer.data() + sizeof(factors),
+                            table<UpdateResult>(tables_.result), sizeof(UpdateResult),
                             cudaMemcpyDeviceToHost, gpu_.stream()));
   SNUG_CUDA(cudaEventRecord(slot.done, gpu_.stream()));
 }
@@ -291,12 +320,15 @@ std::span<std::byte> CudaEngine::given_states(const Dims& dims) {
   return {states_in(slot), states_desc().bytes(dims)};
 }
 
-void CudaEngine::score(const Batch& micro_batch) { replay(plan_.scoring ? scoring_ : step_, micro_batch, 1.0f); }
+void CudaEngine::score(const Batch& micro_batch) {
+  replay(plan_.scoring ? scoring_ : step_, micro_batch, 1.0f);
+}
 
 double CudaEngine::take_loss() {
   const Program& program = plan_.scoring ? scoring_ : step_;
   double sum = 0;
-  const size_t offset = size_t(reinterpret_cast<std::byte*>(program.executor->scalar(program.source->loss)) - arena_.base());
+  const size_t offset = size_t(
+      reinterpret_cast<std::byte*>(program.executor->scalar(program.source->loss)) - arena_.base());
   arena_.read(offset, std::as_writable_bytes(std::span(&sum, 1)));
   SNUG_CUDA(cudaMemsetAsync(arena_.base() + offset, 0, sizeof(double), gpu_.stream()));
   return sum;
@@ -306,7 +338,8 @@ std::span<const float> CudaEngine::result() {
   SNUG_CHECK(last_ != nullptr);
   const Tensor tensor = last_->executor->tensor(last_->source->result);
   const TensorDesc& desc = last_->source->graph.value(last_->source->result).desc;
-  const size_t count = size_t(desc.row_count(last_dims_) * tensor.cols), size = dtype_bytes(tensor.dtype);
+  const size_t count = size_t(desc.row_count(last_dims_) * tensor.cols),
+               size = dtype_bytes(tensor.dtype);
   std::vector<std::byte> raw(count * size);
   arena_.read(size_t(static_cast<std::byte*>(tensor.data) - arena_.base()), raw);
   result_.resize(count);
@@ -320,10 +353,12 @@ void CudaEngine::weights_changed() {
     const bool away = place.outside_weight != kNoOffset;
     if ((place.weight == kNoOffset && !away) || place.copy == kNoOffset) continue;
     const Parameter& parameter = model_.parameters()[i];
-    std::byte* const exact = away ? outside_.base() + place.outside_weight : arena_.base() + place.weight;
+    std::byte* const exact =
+        away ? outside_.base() + place.outside_weight : arena_.base() + place.weight;
     const Tensor from{exact, DType::kF32, parameter.rows, parameter.cols};
     const Tensor to{arena_.base() + place.copy, plan_.compute, parameter.rows, parameter.cols};
-    launch(Convert(), {.in = {&from, 1}, .out = {&to, 1}, .workspace = {}, .stream = gpu_.stream()});
+    launch(Convert(),
+           {.in = {&from, 1}, .out = {&to, 1}, .workspace = {}, .stream = gpu_.stream()});
   }
 }
 

@@ -1,6 +1,6 @@
-// The engine on a GPU. Micro-batches fall into a few buckets by their number of tokens; the step graph is captured once
-// for each bucket as a CUDA graph and replayed, so a step costs the host a handful of calls. Nothing waits for the
-// device but finish(), score() and the files.
+// The engine on a GPU. Micro-batches fall into a few buckets by their number of tokens; the step
+// graph is captured once for each bucket as a CUDA graph and replayed, so a step costs the host a
+// handful of calls. Nothing waits for the device but finish(), score() and the files.
 #pragma once
 
 #include <array>
@@ -24,7 +24,8 @@ namespace snug::cuda {
 class CudaEngine : public Engine {
  public:
   // gpu and products must outlive the engine.
-  CudaEngine(const Model& model, const Plan& plan, uint64_t seed, const Gpu& gpu, Products& products);
+  CudaEngine(const Model& model, const Plan& plan, uint64_t seed, const Gpu& gpu,
+             Products& products);
   ~CudaEngine() override;
 
   void begin(double targets) override;
@@ -53,7 +54,8 @@ class CudaEngine : public Engine {
     std::vector<Captured> buckets;
   };
   struct UploadSlot {
-    PinnedBuffer buffer;  // the micro-batch as tables_ has it, and behind it what kept layers gave for it
+    PinnedBuffer
+        buffer;  // the micro-batch as tables_ has it, and behind it what kept layers gave for it
     cudaEvent_t done = nullptr;
   };
   struct UpdateSlot {
@@ -72,11 +74,14 @@ class CudaEngine : public Engine {
   void make_slots();
   void fill_chunks();
   void capture(Program& program, const StepGraph& graph, const MemoryPlan& memory, bool training);
-  // A step never has more than one micro-batch: gradients of weight matrices need not be zero before it.
+  // A step never has more than one micro-batch: gradients of weight matrices need not be zero
+  // before it.
   bool only_pass() const { return plan_.workload.step_tokens <= plan_.capacity.tokens; }
   void launch_nodes(Program& program, const Dims& dims, const StepContext& context);
   TensorDesc states_desc() const { return plan_.prefix->graph.value(plan_.prefix->result).desc; }
-  std::byte* states_in(const UploadSlot& slot) const { return slot.buffer.data() + align_up(tables_.end_of_batch); }
+  std::byte* states_in(const UploadSlot& slot) const {
+    return slot.buffer.data() + align_up(tables_.end_of_batch);
+  }
   void upload(const Program& program, const Batch& batch, float loss_scale);
   void upload_states(const Program& program, const UploadSlot& slot, const Dims& dims);
   void replay(const Program& program, const Batch& batch, float loss_scale);
@@ -92,7 +97,7 @@ class CudaEngine : public Engine {
   PinnedMemory outside_;
   CopyStream copies_;
   ConvertedWeights converted_;  // weights that exist in a half type alone
-  Batch device_batch_;  // arrays in the arena
+  Batch device_batch_;          // arrays in the arena
   Program step_, scoring_, prefix_;
   const Program* last_ = nullptr;  // which of them ran
   Dims last_dims_;                 // of what ran
@@ -104,7 +109,7 @@ class CudaEngine : public Engine {
   std::deque<size_t> running_;  // slots of updates whose results are still to come
   std::vector<uint64_t> sort_keys_;
   std::vector<float> result_;
-  int passes_ = 0;  // micro-batches of the step so far
+  int passes_ = 0;             // micro-batches of the step so far
   float target_share_ = 1.0f;  // 1 / targets of the step
   LossScale loss_scale_;
 };

@@ -1,4 +1,5 @@
-// What tests of whole training steps share: small models, made-up data, and the curves of an engine under a plan.
+// What tests of whole training steps share: small models, made-up data, and the curves of an engine
+// under a plan.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,29 +37,39 @@ struct Variant {
 inline Recomputation whole(size_t layers) { return Recomputation(layers + 1, Parts::all()); }
 
 inline ModelConfig small_config(Family family = Family::kBert) {
-  ModelConfig config = test_config(
-      family, {.words = 500, .hidden = 128, .layers = 3, .heads = 4, .inner = 256, .positions = 96, .labels = 3});
-  if (family == Family::kRoberta) config.max_position_embeddings = 98, config.type_vocab_size = 2;  // its positions begin at 2
+  ModelConfig config = test_config(family, {.words = 500,
+                                            .hidden = 128,
+                                            .layers = 3,
+                                            .heads = 4,
+                                            .inner = 256,
+                                            .positions = 96,
+                                            .labels = 3});
+  if (family == Family::kRoberta) {
+    config.max_position_embeddings = 98, config.type_vocab_size = 2;  // its positions begin at 2
+  }
   config.hidden_dropout = config.attention_dropout = 0.1;
   config.initializer_range = 0.1;
   return config;
 }
 
 inline bool is_language(const Model& model) { return model.head() == Head::kCausalLm; }
-inline bool has_targets(const Model& model) { return is_language(model) || model.head() == Head::kTagger; }
+inline bool has_targets(const Model& model) {
+  return is_language(model) || model.head() == Head::kTagger;
+}
 
 inline constexpr int64_t kBatch = 12, kLongest = 96, kWhole = kBatch * kLongest;
 
 inline Plan plan_for(const Model& model, const Variant& variant, DeviceKind kind) {
-  PlanRequest request =
-      test_request(model, {.batch_size = kBatch, .longest = kLongest, .step_tokens = kBatch * kLongest}, variant.loss);
+  PlanRequest request = test_request(
+      model, {.batch_size = kBatch, .longest = kLongest, .step_tokens = kBatch * kLongest},
+      variant.loss);
   request.graph.compute = variant.compute;
   request.graph.kept_layers = variant.kept_layers;
   request.optimizer = variant.optimizer;
   if (kind == DeviceKind::kCuda) complete_for_gpu(request, 0);
   request.pinned_capacity = variant.capacity;
-  request.pinned_choice = {variant.recompute, is_language(model) ? variant.head_chunk : 0, variant.converts, variant.offload,
-                           variant.activations_outside};
+  request.pinned_choice = {variant.recompute, is_language(model) ? variant.head_chunk : 0,
+                           variant.converts, variant.offload, variant.activations_outside};
   return make_plan(request);
 }
 
@@ -72,12 +83,16 @@ inline void load(Engine& engine, const Model& model) {
       block.write(0, std::as_bytes(std::span(values)));
       continue;
     }
-    const auto read = [&](uint64_t first, std::span<float> to) { std::copy_n(values.begin() + ptrdiff_t(first), to.size(), to.begin()); };
+    const auto read = [&](uint64_t first, std::span<float> to) {
+      std::copy_n(values.begin() + ptrdiff_t(first), to.size(), to.begin());
+    };
     const int64_t inputs = parameter.inputs(), channels = parameter.size() / inputs;
-    quantize_matrix({channels, inputs, parameter.is_in_out, read}, [&](const QuantizedChannels& some) {
-      block.write(size_t(some.first * inputs), std::as_bytes(some.values));
-      block.write(parameter.scales_offset() + size_t(some.first) * sizeof(float), std::as_bytes(some.scales));
-    });
+    quantize_matrix({channels, inputs, parameter.is_in_out, read},
+                    [&](const QuantizedChannels& some) {
+                      block.write(size_t(some.first * inputs), std::as_bytes(some.values));
+                      block.write(parameter.scales_offset() + size_t(some.first) * sizeof(float),
+                                  std::as_bytes(some.scales));
+                    });
   }
   engine.weights_changed();
 }
@@ -95,22 +110,31 @@ struct MicroBatch {
 };
 
 // A label for a text of so many tokens.
-inline std::vector<int32_t> random_label(const Model& model, size_t tokens, const LossOptions& loss, std::mt19937& random) {
+inline std::vector<int32_t> random_label(const Model& model, size_t tokens, const LossOptions& loss,
+                                         std::mt19937& random) {
   const auto number = [&] { return std::bit_cast<int32_t>(float(random() % 1000) / 250.0f); };
   if (model.head() == Head::kSpans) return {int32_t(random() % tokens), int32_t(random() % tokens)};
-  const bool one = model.head() != Head::kClassifier || model.config().problem_type() == Problem::kOneLabel;
+  const bool one =
+      model.head() != Head::kClassifier || model.config().problem_type() == Problem::kOneLabel;
   std::vector<int32_t> words(size_t(label_words(model.config(), model.head(), loss)));
-  for (int32_t& word : words) word = one || model.config().problem_type() == Problem::kManyLabels ? int32_t(random() % 3) : number();
+  for (int32_t& word : words) {
+    word = one || model.config().problem_type() == Problem::kManyLabels ? int32_t(random() % 3)
+                                                                        : number();
+  }
   for (size_t i = 1; loss.weighted && i < words.size(); ++i) words[i] = number();
   return words;
 }
 
 // Step s of a made-up data set: lengths from 1 to the longest, packed by the capacity.
-inline std::vector<MicroBatch> step_data(const Model& model, int s, int64_t capacity, const LossOptions& loss = {}) {
+inline std::vector<MicroBatch> step_data(const Model& model, int s, int64_t capacity,
+                                         const LossOptions& loss = {}) {
   std::mt19937 random(unsigned(s) + 100);
   std::vector<MicroBatch> packed(1);
   for (int64_t i = 0; i < kBatch; ++i) {
-    std::vector<int32_t> ids(i == 0 ? 1 : i == 1 ? kLongest : 1 + random() % kLongest), types(ids.size());
+    std::vector<int32_t> ids(i == 0   ? 1
+                             : i == 1 ? kLongest
+                                      : 1 + random() % kLongest),
+        types(ids.size());
     for (int32_t& id : ids) id = int32_t(1 + random() % 499);
     for (size_t t = ids.size() / 2; t < ids.size(); ++t) types[t] = 1;
     if (packed.back().rows.dims().tokens + int64_t(ids.size()) > capacity) packed.emplace_back();
@@ -128,14 +152,18 @@ inline std::vector<MicroBatch> step_data(const Model& model, int s, int64_t capa
 }
 
 // What the loss of a step is divided by.
-inline double count_targets(const std::vector<MicroBatch>& data, const Model& model, const LossOptions& loss) {
+inline double count_targets(const std::vector<MicroBatch>& data, const Model& model,
+                            const LossOptions& loss) {
   double count = 0;
   for (const MicroBatch& micro : data) {
     const Batch batch = micro.view();
     const int64_t targets = has_targets(model) ? batch.dims.targets : batch.dims.sequences;
     for (int64_t t = 0; t < targets; ++t) {
       int64_t place = 2 * t + 1;
-      if (has_targets(model)) place = batch.row_of[batch.target_rows[t]] * batch.dims.label_words + 1 + batch.target_ids[t];
+      if (has_targets(model)) {
+        place =
+            batch.row_of[batch.target_rows[t]] * batch.dims.label_words + 1 + batch.target_ids[t];
+      }
       count += loss.weighted ? double(std::bit_cast<float>(batch.labels[place])) : 1.0;
     }
   }
@@ -187,7 +215,8 @@ class CudaEngineTest : public testing::Test {
     CudaEngine engine(*model_, plan, /*seed=*/5, gpu, products);
     return train(engine, *model_, variant, steps);
   }
-  Curve on_cpu(int steps = 10, Optimizer optimizer = Optimizer::kAdamW, const LossOptions& loss = {}) {
+  Curve on_cpu(int steps = 10, Optimizer optimizer = Optimizer::kAdamW,
+               const LossOptions& loss = {}) {
     const Variant variant{.capacity = kWhole, .optimizer = optimizer, .loss = loss};
     const Plan plan = plan_for(*model_, variant, DeviceKind::kCpu);
     CpuEngine engine(*model_, plan, /*seed=*/5);
@@ -195,8 +224,10 @@ class CudaEngineTest : public testing::Test {
   }
   static void expect_close(const Curve& a, const Curve& b, double tolerance) {
     for (size_t s = 0; s < a.losses.size(); ++s) {
-      EXPECT_NEAR(a.losses[s], b.losses[s], tolerance * std::abs(b.losses[s])) << "loss of step " << s;
-      EXPECT_NEAR(a.norms[s], b.norms[s], 20 * tolerance * b.norms[s]) << "gradient norm of step " << s;
+      EXPECT_NEAR(a.losses[s], b.losses[s], tolerance * std::abs(b.losses[s]))
+          << "loss of step " << s;
+      EXPECT_NEAR(a.norms[s], b.norms[s], 20 * tolerance * b.norms[s])
+          << "gradient norm of step " << s;
     }
   }
 

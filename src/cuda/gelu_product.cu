@@ -1,38 +1,45 @@
-#include "cuda/gelu_product.h"
-
 #include "cuda/column_sums.cuh"
 #include "cuda/gelu_product.cuh"
+#include "cuda/gelu_product.h"
 
 namespace snug::cuda {
 namespace {
 
 using namespace gelu_kernels;
 
-// Calls f with the type, what the kernel does with which form of GELU, and whether the inner dimension runs across the
-// weight's rows.
+// Calls f with the type, what the kernel does with which form of GELU, and whether the inner
+// dimension runs across the weight's rows.
 template <class F>
 void with_case(const ProductShape& shape, const F& f) {
-  const bool gradient = shape.kind == ProductKind::kInputGradient, out_in = shape.layout == WeightLayout::kOutIn;
+  const bool gradient = shape.kind == ProductKind::kInputGradient,
+             out_in = shape.layout == WeightLayout::kOutIn;
   const auto typed = [&]<class T>() {
     const auto formed = [&]<Activation kActivation, Role kRole>() {
-      gradient == out_in ? f.template operator()<T, kActivation, kRole, 1>() : f.template operator()<T, kActivation, kRole, 0>();
+      gradient == out_in ? f.template operator()<T, kActivation, kRole, 1>()
+                         : f.template operator()<T, kActivation, kRole, 0>();
     };
     if (gradient && shape.gelu_form == Activation::kKeptSlope) {
       return formed.template operator()<Activation::kKeptSlope, Role::kGradient>();
     }
     with_gelu(shape.gelu_form, [&]<Activation kForm>() {
       if (gradient) return formed.template operator()<kForm, Role::kGradient>();
-      if (shape.gelu == ProductGelu::kKeepsSlope) return formed.template operator()<kForm, Role::kForwardWithSlope>();
+      if (shape.gelu == ProductGelu::kKeepsSlope) {
+        return formed.template operator()<kForm, Role::kForwardWithSlope>();
+      }
       formed.template operator()<kForm, Role::kForward>();
     });
   };
-  shape.dtype == DType::kBF16 ? typed.template operator()<__nv_bfloat16>() : typed.template operator()<__half>();
+  shape.dtype == DType::kBF16 ? typed.template operator()<__nv_bfloat16>()
+                              : typed.template operator()<__half>();
 }
 
-int64_t sum_pieces(int64_t rows) { return ceil_div(rows, Tile<Role::kGradient>::kRows) * kGroupWarps; }
+int64_t sum_pieces(int64_t rows) {
+  return ceil_div(rows, Tile<Role::kGradient>::kRows) * kGroupWarps;
+}
 
 template <class T, Activation kActivation, Role kRole, int kAcrossRight>
-void start(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace, cudaStream_t stream) {
+void start(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
+           cudaStream_t stream) {
   using Tile = gelu_kernels::Tile<kRole>;
   constexpr bool kGradient = Tile::kGradient;
   const int64_t cols = kGradient ? shape.in : shape.out, depth = kGradient ? shape.out : shape.in;
@@ -45,7 +52,9 @@ void start(const ProductShape& shape, const ProductTensors& tensors, std::span<s
   if (a.keeps) a.argument = tensor_map({tensors.argument, shape.rows, cols, 16});
   a.bias = tensors.bias;
   const int64_t pieces = sum_pieces(shape.rows);
-  if (tensors.column_sums) a.sums = room_for_pieces(tensors.pending, piece_bytes(pieces, 1, cols), workspace, stream);
+  if (tensors.column_sums) {
+    a.sums = room_for_pieces(tensors.pending, piece_bytes(pieces, 1, cols), workspace, stream);
+  }
   a.rows = int(shape.rows);
   a.cols = int(cols);
   a.depth_steps = int(ceil_div(depth, kDepth));
@@ -54,14 +63,18 @@ void start(const ProductShape& shape, const ProductTensors& tensors, std::span<s
   const int blocks = std::min(a.row_tiles * a.column_tiles, device_limits().multiprocessors);
 
   auto* const kernel = gelu_product_kernel<T, kActivation, kRole, kAcrossRight>;
-  SNUG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(Tile::kSharedBytes)));
+  SNUG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 int(Tile::kSharedBytes)));
   kernel<<<unsigned(blocks), kThreads, Tile::kSharedBytes, stream>>>(a);
   SNUG_CUDA_LAUNCHED("gelu_product");
-  if (tensors.column_sums) add_pieces(tensors.pending, {a.sums, pieces, 1, cols, {{tensors.column_sums}}}, stream);
+  if (tensors.column_sums) {
+    add_pieces(tensors.pending, {a.sums, pieces, 1, cols, {{tensors.column_sums}}}, stream);
+  }
 }
 
 bool built_for_this_device() {
-  static const bool built = has_hopper_body(gelu_product_kernel<__half, Activation::kGelu, Role::kForward, 0>);
+  static const bool built =
+      has_hopper_body(gelu_product_kernel<__half, Activation::kGelu, Role::kForward, 0>);
   return built;
 }
 
@@ -69,13 +82,18 @@ bool built_for_this_device() {
 
 bool has_gelu_product(const ProductShape& shape, size_t workspace_bytes) {
   const bool half = shape.dtype == DType::kBF16 || shape.dtype == DType::kF16;
-  if (!half || shape.gelu == ProductGelu::kNone || shape.accumulate || shape.out_stride != 0) return false;
-  if (shape.rows == 0 || shape.in % 8 != 0 || shape.out % 8 != 0 || !built_for_this_device()) return false;
-  return shape.gelu != ProductGelu::kGradient || piece_bytes(sum_pieces(shape.rows), 1, shape.in) <= workspace_bytes;
+  if (!half || shape.gelu == ProductGelu::kNone || shape.accumulate || shape.out_stride != 0) {
+    return false;
+  }
+  if (shape.rows == 0 || shape.in % 8 != 0 || shape.out % 8 != 0 || !built_for_this_device()) {
+    return false;
+  }
+  return shape.gelu != ProductGelu::kGradient ||
+         piece_bytes(sum_pieces(shape.rows), 1, shape.in) <= workspace_bytes;
 }
 
-void launch_gelu_product(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
-                         cudaStream_t stream) {
+void launch_gelu_product(const ProductShape& shape, const ProductTensors& tensors,
+                         std::span<std::byte> workspace, cudaStream_t stream) {
   SNUG_CHECK(has_gelu_product(shape, workspace.size()) && tensors.scale == 1.0f);
   with_case(shape, [&]<class T, Activation kActivation, Role kRole, int kAcrossRight>() {
     start<T, kActivation, kRole, kAcrossRight>(shape, tensors, workspace, stream);

@@ -1,9 +1,10 @@
-// The kernel behind gelu_product.h. Blocks stay and take tiles of the result in turn. One warp copies tiles of both
-// factors to shared memory, some ahead of two warpgroups that multiply them. The warpgroups alternate: while one applies
-// GELU to its tile and writes it, the tensor cores work for the other.
+// The kernel behind gelu_product.h. Blocks stay and take tiles of the result in turn. One warp
+// copies tiles of both factors to shared memory, some ahead of two warpgroups that multiply them.
+// The warpgroups alternate: while one applies GELU to its tile and writes it, the tensor cores work
+// for the other.
 //
-// Measured on an H200 and slower: tiles of 64 x 256, 128 x 192 and 128 x 256, clusters that share the right factor's tiles,
-// and walking several rows of tiles together.
+// Measured on an H200 and slower: tiles of 64 x 256, 128 x 192 and 128 x 256, clusters that share
+// the right factor's tiles, and walking several rows of tiles together.
 #pragma once
 
 #include "cuda/activation.cuh"
@@ -18,20 +19,24 @@ struct Arguments {
   CUtensorMap result;    // [rows, cols]
   CUtensorMap argument;  // of GELU, or the slope there, the same
   const void* bias;      // [cols], forward only; null: none
-  float* sums;           // [pieces, cols], a piece for each warp's rows of a tile; gradient only; null: not wanted
-  bool keeps;            // whether a forward product writes the argument or the slope
+  float* sums;  // [pieces, cols], a piece for each warp's rows of a tile; gradient only; null: not
+                // wanted
+  bool keeps;   // whether a forward product writes the argument or the slope
   int rows, cols;
   int depth_steps;  // tiles of the inner dimension
   int row_tiles, column_tiles;
 };
 
-inline constexpr int kMathGroups = 2, kMathThreads = kMathGroups * kGroupThreads, kThreads = kMathThreads + kGroupThreads;
+inline constexpr int kMathGroups = 2, kMathThreads = kMathGroups * kGroupThreads,
+                     kThreads = kMathThreads + kGroupThreads;
 inline constexpr int kMathWarps = kMathThreads / kWarp, kGroupWarps = kGroupThreads / kWarp;
-inline constexpr int kDepth = 64, kChunk = 64;      // columns of a tile in shared memory
+inline constexpr int kDepth = 64, kChunk = 64;  // columns of a tile in shared memory
 inline constexpr int kMathRegisters = 240, kCopyRegisters = 24;
-inline constexpr uint32_t kMostShared = 227 * 1024 - 256;    // less the barriers
-inline constexpr uint32_t kWarpTile = 16 * kRowBytes;        // 16 rows and kChunk columns of the result: a warp's
-inline constexpr uint32_t kSideBytes = kDepth * kRowBytes;  // from one chunk of columns to the next, MN-major
+inline constexpr uint32_t kMostShared = 227 * 1024 - 256;  // less the barriers
+inline constexpr uint32_t kWarpTile =
+    16 * kRowBytes;  // 16 rows and kChunk columns of the result: a warp's
+inline constexpr uint32_t kSideBytes =
+    kDepth * kRowBytes;  // from one chunk of columns to the next, MN-major
 
 enum class Role { kForward, kForwardWithSlope, kGradient };
 
@@ -40,12 +45,15 @@ struct Tile {
   static constexpr bool kGradient = kRole == Role::kGradient;
   static constexpr int kRows = 128, kColumns = 128;
   static constexpr int kRowBlocks = kRows / 64, kBlocks = kColumns / 8, kChunks = kColumns / kChunk;
-  static constexpr uint32_t kLeftBytes = kRows * kRowBytes, kStageBytes = kLeftBytes + kColumns * kRowBytes;
-  // Of a warp's results on their way: all of them where the argument comes in the same place, or else two chunks of
-  // argument and result.
+  static constexpr uint32_t kLeftBytes = kRows * kRowBytes,
+                            kStageBytes = kLeftBytes + kColumns * kRowBytes;
+  // Of a warp's results on their way: all of them where the argument comes in the same place, or
+  // else two chunks of argument and result.
   static constexpr uint32_t kStaging = (kGradient ? kRowBlocks * kChunks : 4) * kWarpTile;
-  static constexpr int kStages = int((kMostShared - kTileAlign - kMathWarps * kStaging) / kStageBytes);
-  static constexpr uint32_t kSharedBytes = kTileAlign + kMathWarps * kStaging + kStages * kStageBytes;
+  static constexpr int kStages =
+      int((kMostShared - kTileAlign - kMathWarps * kStaging) / kStageBytes);
+  static constexpr uint32_t kSharedBytes =
+      kTileAlign + kMathWarps * kStaging + kStages * kStageBytes;
   static_assert(kRowBlocks * kChunks % 2 == 0 && kStages >= 3);
 };
 
@@ -60,7 +68,8 @@ struct Barriers {
 struct Spot {
   int row, column;  // of the first element of a tile
 };
-// Where the n-th tile is. Columns change fastest: what runs at the same time shares the rows of the left factor.
+// Where the n-th tile is. Columns change fastest: what runs at the same time shares the rows of the
+// left factor.
 template <class Tile>
 __device__ __forceinline__ Spot spot_of(const Arguments& a, int n) {
   return {n / a.column_tiles * Tile::kRows, n % a.column_tiles * Tile::kColumns};
@@ -72,7 +81,8 @@ struct Stage {
   int at;
   uint32_t parity;  // of the round
 
-  __device__ __forceinline__ explicit Stage(int turn) : at(turn % Tile::kStages), parity(turn / Tile::kStages & 1) {}
+  __device__ __forceinline__ explicit Stage(int turn)
+      : at(turn % Tile::kStages), parity(turn / Tile::kStages & 1) {}
   __device__ __forceinline__ void next() {
     if (++at == Tile::kStages) at = 0, parity ^= 1;
   }
@@ -85,8 +95,12 @@ struct Block {
   uint32_t base;                   // of shared memory: stages, then staging
   uint32_t full, empty, argument;  // barriers
 
-  __device__ __forceinline__ uint32_t left(int stage) const { return base + uint32_t(stage) * Tile::kStageBytes; }
-  __device__ __forceinline__ uint32_t right(int stage) const { return left(stage) + Tile::kLeftBytes; }
+  __device__ __forceinline__ uint32_t left(int stage) const {
+    return base + uint32_t(stage) * Tile::kStageBytes;
+  }
+  __device__ __forceinline__ uint32_t right(int stage) const {
+    return left(stage) + Tile::kLeftBytes;
+  }
   __device__ __forceinline__ uint32_t staging(int math_warp) const {
     return base + Tile::kStages * Tile::kStageBytes + uint32_t(math_warp) * Tile::kStaging;
   }
@@ -106,7 +120,8 @@ __device__ __forceinline__ void copy_factors(const Arguments& a, const Block<Til
       if constexpr (kAcrossRight) {
 #pragma unroll
         for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
-          copy_in(right + chunk * kSideBytes, a.right, k * kDepth, spot.column + chunk * kChunk, full);
+          copy_in(right + chunk * kSideBytes, a.right, k * kDepth, spot.column + chunk * kChunk,
+                  full);
         }
       } else {
         copy_in(right, a.right, spot.column, k * kDepth, full);
@@ -118,7 +133,8 @@ __device__ __forceinline__ void copy_factors(const Arguments& a, const Block<Til
 
 template <class T, Activation kActivation, Role kRole, int kAcrossRight>
 struct Math {
-  static constexpr bool kGradient = kRole == Role::kGradient, kSlope = kRole == Role::kForwardWithSlope;
+  static constexpr bool kGradient = kRole == Role::kGradient,
+                        kSlope = kRole == Role::kForwardWithSlope;
   using Tile = gelu_kernels::Tile<kRole>;
 
   const Arguments& a;
@@ -182,8 +198,9 @@ struct Math {
       for (uint64_t step = 0; step < kDepth / 16; ++step) {
 #pragma unroll
         for (int rows = 0; rows < Tile::kRowBlocks; ++rows) {
-          group_multiply<T, 0, kAcrossRight>(acc[rows], left + rows * kLeftBlock + step * kAlongRows,
-                                             right + step * (kAcrossRight ? kAcrossRows : kAlongRows), k > 0 || step > 0);
+          group_multiply<T, 0, kAcrossRight>(
+              acc[rows], left + rows * kLeftBlock + step * kAlongRows,
+              right + step * (kAcrossRight ? kAcrossRows : kAlongRows), k > 0 || step > 0);
         }
       }
       end_products();
@@ -206,10 +223,13 @@ struct Math {
   __device__ __forceinline__ void load_bias(Bias& bias, int column) const {
 #pragma unroll
     for (int b = 0; b < kChunk / 8; ++b, column += 8) {
-      bias[b] = a.bias && column < a.cols ? static_cast<const uint32_t*>(a.bias)[column / 2 + lane % 4] : 0;
+      bias[b] = a.bias && column < a.cols
+                    ? static_cast<const uint32_t*>(a.bias)[column / 2 + lane % 4]
+                    : 0;
     }
   }
-  __device__ __forceinline__ void write_forward(const Accumulators& acc, Bias& bias, const Spot& spot) const {
+  __device__ __forceinline__ void write_forward(const Accumulators& acc, Bias& bias,
+                                                const Spot& spot) const {
 #pragma unroll
     for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
       const int column = spot.column + chunk * kChunk;
@@ -217,15 +237,17 @@ struct Math {
       if (chunk + 1 < Tile::kChunks) load_bias(next, column + kChunk);
 #pragma unroll
       for (int rows = 0; rows < Tile::kRowBlocks; ++rows) {
-        write_chunk(acc[rows], chunk, bias, staging + (chunk * Tile::kRowBlocks + rows) % 2 * 2 * kWarpTile,
+        write_chunk(acc[rows], chunk, bias,
+                    staging + (chunk * Tile::kRowBlocks + rows) % 2 * 2 * kWarpTile,
                     row_of(spot, rows), column);
       }
       if (chunk + 1 < Tile::kChunks) memcpy(bias, next, sizeof(bias));
     }
   }
   // The argument or the slope to `pre_tile`, the result to the tile behind it.
-  __device__ __forceinline__ void write_chunk(const float (&acc)[Tile::kBlocks][4], int chunk, const Bias& bias,
-                                              uint32_t pre_tile, int row, int column) const {
+  __device__ __forceinline__ void write_chunk(const float (&acc)[Tile::kBlocks][4], int chunk,
+                                              const Bias& bias, uint32_t pre_tile, int row,
+                                              int column) const {
     const uint32_t tile = pre_tile + kWarpTile;
     if (lane == 0) wait_for_copies_out<1>();
     __syncwarp();
@@ -305,7 +327,8 @@ struct Math {
     }
     if (lane == 0) end_copies_out();
   }
-  __device__ __forceinline__ void write_sums(float (&sums)[kChunk / 4], const Spot& spot, int column) const {
+  __device__ __forceinline__ void write_sums(float (&sums)[kChunk / 4], const Spot& spot,
+                                             int column) const {
     add_over_rows(sums);
     const int own = column + lane * 2;
     if (spot.row >= a.rows || own >= a.cols) return;
@@ -314,13 +337,16 @@ struct Math {
   }
 
   // The first row of this warp's in a block of 64.
-  __device__ __forceinline__ int row_of(const Spot& spot, int rows) const { return spot.row + rows * 64 + warp * 16; }
+  __device__ __forceinline__ int row_of(const Spot& spot, int rows) const {
+    return spot.row + rows * 64 + warp * 16;
+  }
 };
 
 #endif  // SNUG_HOPPER
 
 template <class T, Activation kActivation, Role kRole, int kAcrossRight>
-__global__ void __launch_bounds__(kThreads, 1) gelu_product_kernel(const __grid_constant__ Arguments a) {
+__global__ void __launch_bounds__(kThreads, 1)
+    gelu_product_kernel(const __grid_constant__ Arguments a) {
 #if SNUG_HOPPER
   using Tile = gelu_kernels::Tile<kRole>;
   __shared__ Barriers<Tile> barriers;

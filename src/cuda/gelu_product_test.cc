@@ -36,12 +36,20 @@ struct Values {
 class Case {
  public:
   Case(const Gpu& gpu, const ProductShape& shape)
-      : gpu_(gpu), shape_(shape), gradient_(shape.kind == ProductKind::kInputGradient),
-        cols_(gradient_ ? shape.in : shape.out), depth_(gradient_ ? shape.out : shape.in), random_(11),
+      : gpu_(gpu),
+        shape_(shape),
+        gradient_(shape.kind == ProductKind::kInputGradient),
+        cols_(gradient_ ? shape.in : shape.out),
+        depth_(gradient_ ? shape.out : shape.in),
+        random_(11),
         left_(size_t(shape.rows * depth_), shape.dtype, 1.0, random_),
-        weight_(size_t(shape.in * shape.out), shape.dtype, 1.0 / std::sqrt(double(depth_)), random_),
-        bias_(size_t(cols_), shape.dtype, 0.5, random_), argument_(size_t(shape.rows * cols_), shape.dtype, 1.5, random_),
-        before_(size_t(cols_), DType::kF32, 1.0, random_), left_bytes_(left_.bytes()), weight_bytes_(weight_.bytes()),
+        weight_(size_t(shape.in * shape.out), shape.dtype, 1.0 / std::sqrt(double(depth_)),
+                random_),
+        bias_(size_t(cols_), shape.dtype, 0.5, random_),
+        argument_(size_t(shape.rows * cols_), shape.dtype, 1.5, random_),
+        before_(size_t(cols_), DType::kF32, 1.0, random_),
+        left_bytes_(left_.bytes()),
+        weight_bytes_(weight_.bytes()),
         bias_bytes_(bias_.bytes()) {}
 
   void check() const { gradient_ ? check_gradient() : check_forward(); }
@@ -54,11 +62,15 @@ class Case {
   static constexpr bool keeps(ProductGelu gelu) { return gelu != ProductGelu::kForgets; }
 
   // Twice, which must be the same.
-  Outcome run(ProductGelu gelu, bool with_sums = false) const { return run(gelu, with_sums, shape_.gelu_form, argument_.bytes()); }
-  Outcome run(ProductGelu gelu, bool with_sums, Activation form, const std::vector<std::byte>& given) const {
+  Outcome run(ProductGelu gelu, bool with_sums = false) const {
+    return run(gelu, with_sums, shape_.gelu_form, argument_.bytes());
+  }
+  Outcome run(ProductGelu gelu, bool with_sums, Activation form,
+              const std::vector<std::byte>& given) const {
     Outcome outcomes[2];
     for (Outcome& outcome : outcomes) {
-      const DeviceBytes y(argument_.bytes().size()), sums(before_.bytes()), workspace(kProductWorkspaceBytes);
+      const DeviceBytes y(argument_.bytes().size()), sums(before_.bytes()),
+          workspace(kProductWorkspaceBytes);
       const DeviceBytes argument = gradient_ ? DeviceBytes(given) : DeviceBytes(y.size());
       ProductShape shape = shape_;
       shape.gelu = gelu;
@@ -69,9 +81,11 @@ class Case {
                                    .result = y.data(),
                                    .argument = keeps(gelu) ? argument.data() : nullptr,
                                    .column_sums = with_sums ? sums.data<float>() : nullptr};
-      launch_gelu_product(shape, tensors, {workspace.data<std::byte>(), workspace.size()}, gpu_.stream());
+      launch_gelu_product(shape, tensors, {workspace.data<std::byte>(), workspace.size()},
+                          gpu_.stream());
       SNUG_CUDA(cudaStreamSynchronize(gpu_.stream()));
-      EXPECT_TRUE(y.guards_intact() && argument.guards_intact() && sums.guards_intact() && workspace.guards_intact());
+      EXPECT_TRUE(y.guards_intact() && argument.guards_intact() && sums.guards_intact() &&
+                  workspace.guards_intact());
       outcome = {y.download(), argument.download(), sums.download()};
     }
     EXPECT_EQ(outcomes[0].result, outcomes[1].result) << "two runs differ";
@@ -95,15 +109,18 @@ class Case {
   double sum_error() const { return 8 * 0x1p-23 * std::sqrt(double(depth_)) * 4 + 1e-6; }
 
   void check_forward() const {
-    const Outcome kept = run(ProductGelu::kKeeps), forgotten = run(ProductGelu::kForgets), bent = run(ProductGelu::kKeepsSlope);
+    const Outcome kept = run(ProductGelu::kKeeps), forgotten = run(ProductGelu::kForgets),
+                  bent = run(ProductGelu::kKeepsSlope);
     EXPECT_EQ(kept.result, forgotten.result) << "keeping the argument changes the result";
     EXPECT_EQ(kept.result, bent.result) << "keeping the slope changes the result";
-    const Doubles got = decoded(kept.result, shape_.dtype), pre = decoded(kept.argument, shape_.dtype);
+    const Doubles got = decoded(kept.result, shape_.dtype),
+                  pre = decoded(kept.argument, shape_.dtype);
     for (int64_t i = 0; i < shape_.rows * cols_; ++i) {
       const double x = pre[size_t(i)], want = activate(shape_.gelu_form, x);
       ASSERT_NEAR(got[size_t(i)], want, rounding() * std::abs(want) + kGeluError) << place(i);
       if (i % stride() != 0) continue;
-      const double sum = product(i / cols_, i % cols_) + (shape_.bias ? bias_.at[size_t(i % cols_)] : 0.0);
+      const double sum =
+          product(i / cols_, i % cols_) + (shape_.bias ? bias_.at[size_t(i % cols_)] : 0.0);
       ASSERT_NEAR(x, sum, sum_error() + rounding() * std::abs(sum)) << place(i);
     }
     const Outcome alone = activation_alone(kept.argument);
@@ -122,27 +139,33 @@ class Case {
   }
 
   void check_gradient() const {
-    const Outcome with_sums = run(ProductGelu::kGradient, true), without = run(ProductGelu::kGradient);
+    const Outcome with_sums = run(ProductGelu::kGradient, true),
+                  without = run(ProductGelu::kGradient);
     const bool by_slope = shape_.gelu_form == Activation::kKeptSlope;
     if (!by_slope) {
-      const Outcome same = run(ProductGelu::kGradient, true, Activation::kKeptSlope, activation_alone(argument_.bytes()).argument);
+      const Outcome same = run(ProductGelu::kGradient, true, Activation::kKeptSlope,
+                               activation_alone(argument_.bytes()).argument);
       EXPECT_EQ(same.result, with_sums.result) << "keeping the slope changes the gradient";
       EXPECT_EQ(same.sums, with_sums.sums);
     }
     EXPECT_EQ(with_sums.result, without.result) << "sums change the result";
     EXPECT_EQ(without.sums, before_.bytes());
-    const Doubles got = decoded(with_sums.result, shape_.dtype), sums = decoded(with_sums.sums, DType::kF32);
-    // A slope at an argument is rounded before it is used. Such errors have no preferred sign: they add up as squares do.
+    const Doubles got = decoded(with_sums.result, shape_.dtype),
+                  sums = decoded(with_sums.sums, DType::kF32);
+    // A slope at an argument is rounded before it is used. Such errors have no preferred sign: they
+    // add up as squares do.
     Doubles total(size_t(cols_), 0.0), size = total, reach = total, squares = total;
     for (int64_t i = 0; i < shape_.rows * cols_; ++i) {
       ASSERT_FALSE(std::isnan(got[size_t(i)])) << place(i);
       double value = got[size_t(i)];
       if (i % stride() == 0) {
         const double x = argument_.at[size_t(i)], sum = product(i / cols_, i % cols_);
-        const double s = slope(shape_.gelu_form, x), slope_error = by_slope ? 0.0 : rounding() * std::abs(s) + kGeluError;
+        const double s = slope(shape_.gelu_form, x),
+                     slope_error = by_slope ? 0.0 : rounding() * std::abs(s) + kGeluError;
         value = sum * s;
         ASSERT_NEAR(got[size_t(i)], value,
-                    std::max(1.13, std::abs(s)) * sum_error() + rounding() * std::abs(value) + 1.01 * slope_error * std::abs(sum))
+                    std::max(1.13, std::abs(s)) * sum_error() + rounding() * std::abs(value) +
+                        1.01 * slope_error * std::abs(sum))
             << place(i);
         reach[size_t(i % cols_)] += std::abs(sum);
       }
@@ -152,8 +175,12 @@ class Case {
     }
     for (int64_t j = 0; j < cols_; ++j) {
       const double error = stride() == 1 ? 2e-5 : rounding();
-      const double by_argument = by_slope ? 0.0 : 4.0 * rounding() * std::sqrt(squares[size_t(j)]) + kGeluError * reach[size_t(j)];
-      ASSERT_NEAR(sums[size_t(j)], before_.at[size_t(j)] + total[size_t(j)], error * size[size_t(j)] + by_argument + 1e-5) << j;
+      const double by_argument = by_slope ? 0.0
+                                          : 4.0 * rounding() * std::sqrt(squares[size_t(j)]) +
+                                                kGeluError * reach[size_t(j)];
+      ASSERT_NEAR(sums[size_t(j)], before_.at[size_t(j)] + total[size_t(j)],
+                  error * size[size_t(j)] + by_argument + 1e-5)
+          << j;
     }
   }
 
@@ -172,13 +199,15 @@ class Case {
 
 // Whether the kernels are there; if not, nothing can be tested.
 bool available() {
-  return has_gelu_product({.dtype = DType::kF16, .rows = 64, .in = 64, .out = 64, .gelu = ProductGelu::kKeeps}, 0);
+  return has_gelu_product(
+      {.dtype = DType::kF16, .rows = 64, .in = 64, .out = 64, .gelu = ProductGelu::kKeeps}, 0);
 }
 
 void check(const Gpu& gpu, const ProductShape& shape) {
-  SCOPED_TRACE(testing::Message() << "kind " << int(shape.kind) << ", " << dtype_name(shape.dtype) << ", " << shape.rows
-                                  << " x " << shape.in << " x " << shape.out << ", layout " << int(shape.layout)
-                                  << ", form " << int(shape.gelu_form));
+  SCOPED_TRACE(testing::Message() << "kind " << int(shape.kind) << ", " << dtype_name(shape.dtype)
+                                  << ", " << shape.rows << " x " << shape.in << " x " << shape.out
+                                  << ", layout " << int(shape.layout) << ", form "
+                                  << int(shape.gelu_form));
   Case(gpu, shape).check();
 }
 
@@ -199,12 +228,22 @@ void check_both_kinds(const Gpu& gpu, ProductShape shape) {
 TEST(CudaGeluProduct, MatchesFp64) {
   SNUG_NEEDS_HOPPER();
   const Gpu gpu("cuda");
-  for (const auto& [rows, in, out] : {std::array<int64_t, 3>{1, 64, 128}, {5, 72, 200}, {127, 200, 72}, {128, 64, 128},
-                                      {129, 768, 200}, {1000, 72, 264}, {257, 8, 8}}) {
+  for (const auto& [rows, in, out] : {std::array<int64_t, 3>{1, 64, 128},
+                                      {5, 72, 200},
+                                      {127, 200, 72},
+                                      {128, 64, 128},
+                                      {129, 768, 200},
+                                      {1000, 72, 264},
+                                      {257, 8, 8}}) {
     for (const DType dtype : kTypes) {
       for (const WeightLayout layout : kLayouts) {
         for (const Activation form : kForms) {
-          check_both_kinds(gpu, {.dtype = dtype, .rows = rows, .in = in, .out = out, .layout = layout, .gelu_form = form});
+          check_both_kinds(gpu, {.dtype = dtype,
+                                 .rows = rows,
+                                 .in = in,
+                                 .out = out,
+                                 .layout = layout,
+                                 .gelu_form = form});
         }
       }
     }
@@ -215,17 +254,23 @@ TEST(CudaGeluProduct, MatchesFp64) {
 TEST(CudaGeluProduct, MatchesFp64WhereBlocksTakeManyTiles) {
   SNUG_NEEDS_HOPPER();
   const Gpu gpu("cuda");
-  for (const auto& [rows, in, out] : {std::array<int64_t, 3>{4001, 72, 3072}, {2050, 768, 3072}, {1999, 1024, 4096}}) {
+  for (const auto& [rows, in, out] :
+       {std::array<int64_t, 3>{4001, 72, 3072}, {2050, 768, 3072}, {1999, 1024, 4096}}) {
     for (const WeightLayout layout : kLayouts) {
       check_both_kinds(gpu, {.dtype = rows % 2 ? DType::kF16 : DType::kBF16,
-                             .rows = rows, .in = in, .out = out, .layout = layout, .gelu_form = Activation::kGelu});
+                             .rows = rows,
+                             .in = in,
+                             .out = out,
+                             .layout = layout,
+                             .gelu_form = Activation::kGelu});
     }
   }
 }
 
 TEST(CudaGeluProduct, DeclinesWhatItCannotDo) {
   SNUG_NEEDS_HOPPER();
-  const ProductShape good{.dtype = DType::kBF16, .rows = 64, .in = 64, .out = 64, .gelu = ProductGelu::kKeeps};
+  const ProductShape good{
+      .dtype = DType::kBF16, .rows = 64, .in = 64, .out = 64, .gelu = ProductGelu::kKeeps};
   EXPECT_TRUE(has_gelu_product(good, 0));
   ProductShape odd = good;
   odd.in = 68;

@@ -14,8 +14,9 @@ namespace {
 
 constexpr int kLeastCapability = 75;
 
-// The management library counts memory without creating a context. It comes with the driver, never with the toolkit, so
-// it is looked up at run time; where it is missing the neighbours' share reads as zero.
+// The management library counts memory without creating a context. It comes with the driver, never
+// with the toolkit, so it is looked up at run time; where it is missing the neighbours' share reads
+// as zero.
 class ManagementLibrary {
  public:
   ManagementLibrary() : library_(::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
@@ -77,18 +78,24 @@ int device_count() {
     int runtime = 0, driver = 0;
     cudaRuntimeGetVersion(&runtime);
     cudaDriverGetVersion(&driver);
-    if (driver == 0) throw Error(ErrorKind::kDevice, "no NVIDIA driver is installed here", "--device cpu works without one");
-    throw Error(ErrorKind::kDevice,
-                fmt::format("the NVIDIA driver is too old: it knows CUDA {}.{}, this program needs {}.{}", driver / 1000,
-                            driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10),
-                "install a newer driver, or use --device cpu");
+    if (driver == 0) {
+      throw Error(ErrorKind::kDevice, "no NVIDIA driver is installed here",
+                  "--device cpu works without one");
+    }
+    throw Error(
+        ErrorKind::kDevice,
+        fmt::format("the NVIDIA driver is too old: it knows CUDA {}.{}, this program needs {}.{}",
+                    driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10),
+        "install a newer driver, or use --device cpu");
   }
   fail_call("cudaGetDeviceCount", cudaGetErrorString(status));
 }
 
 }  // namespace
 
-void fail_call(const char* call, const char* reason) { fail(ErrorKind::kDevice, "CUDA: {}: {}", call, reason); }
+void fail_call(const char* call, const char* reason) {
+  fail(ErrorKind::kDevice, "CUDA: {}: {}", call, reason);
+}
 
 bool has_gpu() {
   int count = 0;
@@ -97,10 +104,12 @@ bool has_gpu() {
 
 Gpu::Gpu(const std::string& name) : ordinal_(parse_ordinal(name)) {
   const int count = device_count();
-  if (count == 0) throw Error(ErrorKind::kDevice, "there is no NVIDIA GPU here", "use --device cpu");
+  if (count == 0) {
+    throw Error(ErrorKind::kDevice, "there is no NVIDIA GPU here", "use --device cpu");
+  }
   if (ordinal_ >= count) {
-    fail(ErrorKind::kDevice, "--device {}: there {} only {} GPU{} here, numbered from 0", name, count == 1 ? "is" : "are", count,
-         count == 1 ? "" : "s");
+    fail(ErrorKind::kDevice, "--device {}: there {} only {} GPU{} here, numbered from 0", name,
+         count == 1 ? "is" : "are", count, count == 1 ? "" : "s");
   }
   cudaDeviceProp properties{};
   SNUG_CUDA(cudaGetDeviceProperties(&properties, ordinal_));
@@ -108,18 +117,20 @@ Gpu::Gpu(const std::string& name) : ordinal_(parse_ordinal(name)) {
   capability_ = properties.major * 10 + properties.minor;
   multiprocessors_ = properties.multiProcessorCount;
   if (capability_ < kLeastCapability) {
-    fail(ErrorKind::kDevice, "{} has compute capability {}.{}, snug needs {}.{} or newer", model_, properties.major,
-         properties.minor, kLeastCapability / 10, kLeastCapability % 10);
+    fail(ErrorKind::kDevice, "{} has compute capability {}.{}, snug needs {}.{} or newer", model_,
+         properties.major, properties.minor, kLeastCapability / 10, kLeastCapability % 10);
   }
   char bus_id[32] = {};
   SNUG_CUDA(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), ordinal_));
   neighbours_bytes_ = ManagementLibrary().used_bytes(bus_id);
   const cudaError_t context = cudaSetDevice(ordinal_);
   if (context == cudaErrorMemoryAllocation) {
-    throw Error(ErrorKind::kBudget,
-                fmt::format("other processes hold {} of {}'s {}: not even CUDA's own context fits beside them",
-                            format_bytes(neighbours_bytes_), this->name(), format_bytes(properties.totalGlobalMem)),
-                "wait for them, choose another GPU, or use --device cpu");
+    throw Error(
+        ErrorKind::kBudget,
+        fmt::format(
+            "other processes hold {} of {}'s {}: not even CUDA's own context fits beside them",
+            format_bytes(neighbours_bytes_), this->name(), format_bytes(properties.totalGlobalMem)),
+        "wait for them, choose another GPU, or use --device cpu");
   }
   check(context, "cudaSetDevice");
   SNUG_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
@@ -135,7 +146,8 @@ std::string Gpu::versions() const {
   int runtime = 0, driver = 0;
   SNUG_CUDA(cudaRuntimeGetVersion(&runtime));
   SNUG_CUDA(cudaDriverGetVersion(&driver));
-  return fmt::format("{}.{}, {}.{}", driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+  return fmt::format("{}.{}, {}.{}", driver / 1000, driver % 1000 / 10, runtime / 1000,
+                     runtime % 1000 / 10);
 }
 
 DeviceMemory Gpu::memory() const {

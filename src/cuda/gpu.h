@@ -18,13 +18,14 @@ struct DeviceMemory {
 
 class Gpu {
  public:
-  // "cuda" or "cuda:N". Creates the context. Errors (kDevice) say what is missing: driver, GPU, capability 7.5.
+  // "cuda" or "cuda:N". Creates the context. Errors (kDevice) say what is missing: driver, GPU,
+  // capability 7.5.
   explicit Gpu(const std::string& name);
   ~Gpu();
   Gpu(const Gpu&) = delete;
 
   int ordinal() const { return ordinal_; }
-  std::string name() const;         // "cuda:0"
+  std::string name() const;                            // "cuda:0"
   const std::string& model() const { return model_; }  // "NVIDIA H200"
   int capability() const { return capability_; }       // 90 for 9.0
   int multiprocessors() const { return multiprocessors_; }

@@ -1,6 +1,6 @@
-// Kernels of ops/gradient_traffic.h. They read and write the host's pinned memory themselves, since what a fetch does
-// depends on the micro-batch's number in its step, which a captured copy cannot know. A few blocks with many bytes in
-// flight saturate the bus.
+// Kernels of ops/gradient_traffic.h. They read and write the host's pinned memory themselves, since
+// what a fetch does depends on the micro-batch's number in its step, which a captured copy cannot
+// know. A few blocks with many bytes in flight saturate the bus.
 #include "cuda/kernels.h"
 #include "cuda/pending_sums.h"
 #include "cuda/rows.cuh"
@@ -15,7 +15,8 @@ constexpr int kBlock = 512, kBlocks = 64, kUnroll = 4;
 template <class Load>
 __device__ inline void stream_vectors(float4* to, int64_t count, const Load& load) {
   const int64_t stride = int64_t(gridDim.x) * kBlock;
-  for (int64_t begin = int64_t(blockIdx.x) * kBlock + threadIdx.x; begin < count; begin += stride * kUnroll) {
+  for (int64_t begin = int64_t(blockIdx.x) * kBlock + threadIdx.x; begin < count;
+       begin += stride * kUnroll) {
     float4 values[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -29,7 +30,8 @@ __device__ inline void stream_vectors(float4* to, int64_t count, const Load& loa
 }
 
 __global__ void __launch_bounds__(kBlock)
-    fetch_kernel(const float4* host, float4* to, int64_t count, const StepState* state, bool stored_before) {
+    fetch_kernel(const float4* host, float4* to, int64_t count, const StepState* state,
+                 bool stored_before) {
   if (state->earlier_passes == 0 && !stored_before) {
     stream_vectors(to, count, [](int64_t) { return float4{}; });
   } else {
@@ -37,25 +39,30 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-__global__ void __launch_bounds__(kBlock) store_kernel(const float4* from, float4* host, int64_t count) {
+__global__ void __launch_bounds__(kBlock)
+    store_kernel(const float4* from, float4* host, int64_t count) {
   stream_vectors(host, count, [=](int64_t i) { return __ldcs(from + i); });
 }
 
 float4* outside_gradient(const Launch& call, int slot) {
-  return reinterpret_cast<float4*>(call.outside + call.layout->parameters[size_t(slot)].outside_gradient);
+  return reinterpret_cast<float4*>(call.outside +
+                                   call.layout->parameters[size_t(slot)].outside_gradient);
 }
 
 int64_t vectors(const Tensor& gradient) { return ceil_div(gradient.size(), 4); }
 
-unsigned blocks(int64_t vectors) { return unsigned(std::clamp<int64_t>(ceil_div(vectors, kBlock), 1, kBlocks)); }
+unsigned blocks(int64_t vectors) {
+  return unsigned(std::clamp<int64_t>(ceil_div(vectors, kBlock), 1, kBlocks));
+}
 
 }  // namespace
 
 void launch(const FetchGradient& op, const Launch& call) {
   const Tensor& gradient = call.out[0];
   const int64_t count = vectors(gradient);
-  fetch_kernel<<<blocks(count), kBlock, 0, call.stream>>>(outside_gradient(call, op.slot), static_cast<float4*>(gradient.data), count,
-                                                          call.state, op.stored_before);
+  fetch_kernel<<<blocks(count), kBlock, 0, call.stream>>>(outside_gradient(call, op.slot),
+                                                          static_cast<float4*>(gradient.data),
+                                                          count, call.state, op.stored_before);
   SNUG_CUDA_LAUNCHED("fetch_gradient");
 }
 
@@ -63,7 +70,8 @@ void launch(const StoreGradient& op, const Launch& call) {
   if (call.pending) call.pending->finish(call.stream);
   const Tensor& gradient = call.in[0];
   const int64_t count = vectors(gradient);
-  store_kernel<<<blocks(count), kBlock, 0, call.stream>>>(static_cast<const float4*>(gradient.data), outside_gradient(call, op.slot), count);
+  store_kernel<<<blocks(count), kBlock, 0, call.stream>>>(static_cast<const float4*>(gradient.data),
+                                                          outside_gradient(call, op.slot), count);
   SNUG_CUDA_LAUNCHED("store_gradient");
 }
 

@@ -27,7 +27,8 @@ struct Neighbours {
   bool has(cudaGraphNode_t node) const { return std::ranges::find(nodes, node) != nodes.end(); }
 };
 
-// `get` is one of those above. Asked for their number alone, it may fail for want of room for the edges' data.
+// `get` is one of those above. Asked for their number alone, it may fail for want of room for the
+// edges' data.
 template <class Get>
 Neighbours neighbours(cudaGraphNode_t node, const Get& get) {
   Neighbours found;
@@ -40,16 +41,19 @@ Neighbours neighbours(cudaGraphNode_t node, const Get& get) {
     SNUG_CUDA(get(node, found.nodes.data(), edges.data(), &count));
   }
   found.nodes.resize(count);
-  found.plain = std::all_of(edges.begin(), edges.begin() + ptrdiff_t(count), [](const cudaGraphEdgeData& edge) {
-    return edge.from_port == 0 && edge.to_port == 0 && edge.type == cudaGraphDependencyTypeDefault;
-  });
+  found.plain = std::all_of(edges.begin(), edges.begin() + ptrdiff_t(count),
+                            [](const cudaGraphEdgeData& edge) {
+                              return edge.from_port == 0 && edge.to_port == 0 &&
+                                     edge.type == cudaGraphDependencyTypeDefault;
+                            });
   return found;
 }
 
-// Takes a node out: what waited for it waits for what it waited for. False, and nothing changed, where edges are not plain
-// or there already.
+// Takes a node out: what waited for it waits for what it waited for. False, and nothing changed,
+// where edges are not plain or there already.
 bool take_out(cudaGraph_t graph, cudaGraphNode_t node) {
-  const Neighbours before = neighbours(node, get_dependencies), behind = neighbours(node, get_dependents);
+  const Neighbours before = neighbours(node, get_dependencies),
+                   behind = neighbours(node, get_dependents);
   if (!before.plain || !behind.plain) return false;
   std::vector<cudaGraphNode_t> from, to;
   for (const cudaGraphNode_t later : behind.nodes) {
@@ -110,7 +114,8 @@ std::span<std::byte> GraphCounters::take(size_t bytes) {
 
 bool GraphCounters::clears_slice(cudaGraphNode_t node) const {
   const cudaMemsetParams fill = fill_of(node);
-  const auto begin = reinterpret_cast<uintptr_t>(fill.dst), region = reinterpret_cast<uintptr_t>(region_.data());
+  const auto begin = reinterpret_cast<uintptr_t>(fill.dst),
+             region = reinterpret_cast<uintptr_t>(region_.data());
   return fill.value == 0 && begin >= region && begin + bytes_of(fill) <= region + used_;
 }
 
@@ -127,7 +132,12 @@ int64_t GraphCounters::hoist_clears(cudaGraph_t graph) const {
   }
   if (count == 0) return 0;
   const std::vector<cudaGraphNode_t> first = root_nodes(graph);
-  const cudaMemsetParams all{.dst = region_.data(), .pitch = 0, .value = 0, .elementSize = 4, .width = used_ / 4, .height = 1};
+  const cudaMemsetParams all{.dst = region_.data(),
+                             .pitch = 0,
+                             .value = 0,
+                             .elementSize = 4,
+                             .width = used_ / 4,
+                             .height = 1};
   cudaGraphNode_t clear = nullptr;
   SNUG_CUDA(cudaGraphAddMemsetNode(&clear, graph, nullptr, 0, &all));
   const std::vector<cudaGraphNode_t> from(first.size(), clear);

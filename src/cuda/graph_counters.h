@@ -1,7 +1,8 @@
-// What cuBLASLt's kernels count their pieces in, in a CUDA graph. Algorithms whose blocks share tiles of the result count
-// in a small workspace, which the library clears before each of them: a node of its own between two kernels, which both
-// wait for it. Here every product of a graph counts in a slice of its own; the nodes are taken out again, and one at the
-// graph's beginning clears all slices. Graphs that share a region must not run at the same time.
+// What cuBLASLt's kernels count their pieces in, in a CUDA graph. Algorithms whose blocks share
+// tiles of the result count in a small workspace, which the library clears before each of them: a
+// node of its own between two kernels, which both wait for it. Here every product of a graph counts
+// in a slice of its own; the nodes are taken out again, and one at the graph's beginning clears all
+// slices. Graphs that share a region must not run at the same time.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,11 +19,13 @@ class GraphCounters {
   // Larger workspaces hold more than counters.
   static constexpr size_t kMostBytes = size_t{16} << 10;
 
-  explicit GraphCounters(std::span<std::byte> region) : region_(region) {}  // device memory, 256-byte aligned
+  explicit GraphCounters(std::span<std::byte> region)
+      : region_(region) {}  // device memory, 256-byte aligned
 
   // Another graph is going to be captured: all slices are free.
   void begin() { used_ = 0; }
-  // At least so many bytes for one product of the graph, which clears them before anything else; empty: there is no room.
+  // At least so many bytes for one product of the graph, which clears them before anything else;
+  // empty: there is no room.
   std::span<std::byte> take(size_t bytes);
   // Clears of slices that are the first thing a graph does.
   int64_t leading_clears(cudaGraph_t graph) const;

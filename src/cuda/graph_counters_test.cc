@@ -1,5 +1,5 @@
-// Captured clears and copies in place of products: each "product" clears its slice, copies what it finds there, and leaves
-// something else behind, as kernels that count do.
+// Captured clears and copies in place of products: each "product" clears its slice, copies what it
+// finds there, and leaves something else behind, as kernels that count do.
 #include "cuda/graph_counters.h"
 
 #include <gtest/gtest.h>
@@ -88,7 +88,8 @@ TEST(GraphCounters, AllAreClearedAtTheBeginning) {
   GraphCounters counters({region.data<std::byte>(), region.size()});
   std::byte* const to = out.data<std::byte>();
   const cudaGraph_t graph = captured(gpu.stream(), [&] {
-    count_in(counters.take(kSlice), to, gpu.stream());  // the first node is a clear: nothing before it
+    count_in(counters.take(kSlice), to,
+             gpu.stream());  // the first node is a clear: nothing before it
     count_in(counters.take(kSlice), to + kSlice, gpu.stream());
     EXPECT_TRUE(counters.take(1).empty());
     count_in({other.data<std::byte>(), kSlice}, to + 2 * kSlice, gpu.stream());
@@ -125,8 +126,10 @@ TEST(GraphCounters, BranchesKeepTheirOrder) {
     count_in(counters.take(kSlice), out.data<std::byte>(), gpu.stream());
     SNUG_CUDA(cudaEventRecord(event, side));
     SNUG_CUDA(cudaStreamWaitEvent(gpu.stream(), event, 0));
-    count_in(counters.take(kSlice), out.data<std::byte>() + kSlice, gpu.stream());  // its clear waits for both streams
-    SNUG_CUDA(cudaMemcpyAsync(copy.data(), source.data(), kSlice, cudaMemcpyDeviceToDevice, gpu.stream()));
+    count_in(counters.take(kSlice), out.data<std::byte>() + kSlice,
+             gpu.stream());  // its clear waits for both streams
+    SNUG_CUDA(cudaMemcpyAsync(copy.data(), source.data(), kSlice, cudaMemcpyDeviceToDevice,
+                              gpu.stream()));
   });
   EXPECT_EQ(root_count(graph), 2u);
   EXPECT_EQ(counters.hoist_clears(graph), 2);
@@ -147,13 +150,15 @@ TEST(GraphCounters, GraphsWithoutClearsStayAsTheyAre) {
   const DeviceBytes region(kSlice);
   GraphCounters counters({region.data<std::byte>(), region.size()});
   const std::span<std::byte> slice = counters.take(kSlice);
-  const cudaGraph_t graph = captured(gpu.stream(), [&] { SNUG_CUDA(cudaMemsetAsync(slice.data(), 1, kSlice, gpu.stream())); });
+  const cudaGraph_t graph = captured(
+      gpu.stream(), [&] { SNUG_CUDA(cudaMemsetAsync(slice.data(), 1, kSlice, gpu.stream())); });
   EXPECT_EQ(counters.hoist_clears(graph), 0);
   EXPECT_EQ(node_count(graph), 1u);
   SNUG_CUDA(cudaGraphDestroy(graph));
 }
 
-// Products whose algorithms count and those that do not: a graph of each shape twice gives the bits of single runs.
+// Products whose algorithms count and those that do not: a graph of each shape twice gives the bits
+// of single runs.
 TEST(GraphCounters, ProductsKeepTheirBits) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
@@ -163,14 +168,21 @@ TEST(GraphCounters, ProductsKeepTheirBits) {
   products.set_counters(&counters);
   const std::span<std::byte> scratch(workspace.data<std::byte>(), workspace.size());
   int64_t hoisted = 0;
-  for (const auto& [rows, in, out] : {std::array<int64_t, 3>{4096, 768, 768}, {2048, 768, 3072}, {512, 256, 64}}) {
-    const ProductShape shape{.kind = ProductKind::kWeightGradient, .dtype = DType::kF16, .rows = rows, .in = in, .out = out,
+  for (const auto& [rows, in, out] :
+       {std::array<int64_t, 3>{4096, 768, 768}, {2048, 768, 3072}, {512, 256, 64}}) {
+    const ProductShape shape{.kind = ProductKind::kWeightGradient,
+                             .dtype = DType::kF16,
+                             .rows = rows,
+                             .in = in,
+                             .out = out,
                              .overwrite = true};
     SCOPED_TRACE(rows);
-    const DeviceBytes dy(size_t(rows * out) * 2), x(size_t(rows * in) * 2), alone(size_t(in * out) * 4);
+    const DeviceBytes dy(size_t(rows * out) * 2), x(size_t(rows * in) * 2),
+        alone(size_t(in * out) * 4);
     const DeviceBytes first(alone.size()), second(alone.size());
     const auto run = [&](const DeviceBytes& to) {
-      products.run(shape, {.left = dy.data(), .right = x.data(), .result = to.data()}, scratch, gpu.stream());
+      products.run(shape, {.left = dy.data(), .right = x.data(), .result = to.data()}, scratch,
+                   gpu.stream());
     };
     products.set_timing({.free_factors = true});
     run(alone);

@@ -1,8 +1,8 @@
 // Hopper's own instructions (sm_90a): products of a warpgroup, barriers in shared memory, clusters.
 //
-// All tiles have rows of 128 bytes, swizzled as in tiles.cuh and aligned to 1024 bytes: that is the 128-byte swizzle of
-// the tensor cores. A tile serves as an operand whose inner dimension runs along its rows ("K-major") and as one whose
-// inner dimension runs across them ("MN-major").
+// All tiles have rows of 128 bytes, swizzled as in tiles.cuh and aligned to 1024 bytes: that is the
+// 128-byte swizzle of the tensor cores. A tile serves as an operand whose inner dimension runs
+// along its rows ("K-major") and as one whose inner dimension runs across them ("MN-major").
 #pragma once
 
 #include "cuda/check.h"
@@ -22,12 +22,13 @@ inline constexpr int kGroupThreads = 128;   // of a warpgroup
 inline constexpr uint32_t kRowBytes = 128;  // of a tile
 inline constexpr uint32_t kTileAlign = 1024;
 
-// 64 rows and 64 columns of fp32 in the registers of a warpgroup. Warp w has rows 16w to 16w + 15; its lanes hold them
-// as they hold the results of multiply_add(), eight columns a block.
+// 64 rows and 64 columns of fp32 in the registers of a warpgroup. Warp w has rows 16w to 16w + 15;
+// its lanes hold them as they hold the results of multiply_add(), eight columns a block.
 using Accumulator = float[8][4];
 
-// What the tensor cores are told about a tile, or about a part of it that begins at this address. side_bytes: where an
-// MN-major operand has more than 64 rows or columns, they lie in tiles side by side, so many bytes apart.
+// What the tensor cores are told about a tile, or about a part of it that begins at this address.
+// side_bytes: where an MN-major operand has more than 64 rows or columns, they lie in tiles side by
+// side, so many bytes apart.
 __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uint32_t side_bytes = 16) {
   constexpr uint64_t kEightRows = 8 * kRowBytes / 16, kSwizzle128 = 1;
   return uint64_t((address >> 4) + (side_bytes / 16 << 16)) | kEightRows << 32 | kSwizzle128 << 62;
@@ -38,29 +39,32 @@ inline constexpr uint64_t kAlongRows = 16 * 2 / 16, kAcrossRows = 16 * kRowBytes
 #if SNUG_HOPPER
 
 #define SNUG_BLOCK(d, b) "+f"(d[b][0]), "+f"(d[b][1]), "+f"(d[b][2]), "+f"(d[b][3])
-#define SNUG_BLOCKS(d, b)                                                                                      \
-  SNUG_BLOCK(d, b), SNUG_BLOCK(d, b + 1), SNUG_BLOCK(d, b + 2), SNUG_BLOCK(d, b + 3), SNUG_BLOCK(d, b + 4), \
-      SNUG_BLOCK(d, b + 5), SNUG_BLOCK(d, b + 6), SNUG_BLOCK(d, b + 7)
-#define SNUG_REGISTERS_0 \
+#define SNUG_BLOCKS(d, b)                                                             \
+  SNUG_BLOCK(d, b), SNUG_BLOCK(d, b + 1), SNUG_BLOCK(d, b + 2), SNUG_BLOCK(d, b + 3), \
+      SNUG_BLOCK(d, b + 4), SNUG_BLOCK(d, b + 5), SNUG_BLOCK(d, b + 6), SNUG_BLOCK(d, b + 7)
+#define SNUG_REGISTERS_0                                                   \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SNUG_REGISTERS_32 \
+#define SNUG_REGISTERS_32                                                            \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define SNUG_WGMMA(columns, type, registers) \
   "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" registers "}, "
 // Operands behind the accumulator's: descriptors of a and b, add, kAcrossA, kAcrossB.
-#define SNUG_WGMMA_SHARED(columns, type, registers, a, b, add, across_a, across_b) \
-  "{ .reg .pred p; setp.ne.b32 p, " add ", 0; " SNUG_WGMMA(columns, type, registers) a ", " b ", p, 1, 1, " across_a ", " across_b "; }"
-#define SNUG_WGMMA_64(type) SNUG_WGMMA_SHARED("64", type, SNUG_REGISTERS_0, "%32", "%33", "%34", "%35", "%36")
-#define SNUG_WGMMA_128(type)                                                                                      \
-  SNUG_WGMMA_SHARED("128", type, SNUG_REGISTERS_0 ", " SNUG_REGISTERS_32, "%64", "%65", "%66", "%67", "%68")
-#define SNUG_WGMMA_REGISTERS(type)                                                                           \
+#define SNUG_WGMMA_SHARED(columns, type, registers, a, b, add, across_a, across_b)     \
+  "{ .reg .pred p; setp.ne.b32 p, " add ", 0; " SNUG_WGMMA(columns, type, registers) a \
+      ", " b ", p, 1, 1, " across_a ", " across_b "; }"
+#define SNUG_WGMMA_64(type) \
+  SNUG_WGMMA_SHARED("64", type, SNUG_REGISTERS_0, "%32", "%33", "%34", "%35", "%36")
+#define SNUG_WGMMA_128(type)                                                                   \
+  SNUG_WGMMA_SHARED("128", type, SNUG_REGISTERS_0 ", " SNUG_REGISTERS_32, "%64", "%65", "%66", \
+                    "%67", "%68")
+#define SNUG_WGMMA_REGISTERS(type) \
   "{ .reg .pred p; setp.ne.b32 p, %37, 0; " SNUG_WGMMA("64", type, SNUG_REGISTERS_0) "{%32, %33, %34, %35}, " \
   "%36, p, 1, 1, %38; }"
 
-// d[64, 64] (+)= a[64, 16] b[16, 64], asynchronously. kAcrossA, kAcrossB: the operand's inner dimension runs across the
-// rows of its tile. add: 0 overwrites.
+// d[64, 64] (+)= a[64, 16] b[16, 64], asynchronously. kAcrossA, kAcrossB: the operand's inner
+// dimension runs across the rows of its tile. add: 0 overwrites.
 template <class T, int kAcrossA, int kAcrossB>
 __device__ __forceinline__ void group_multiply(Accumulator& d, uint64_t a, uint64_t b, int add) {
   if constexpr (std::is_same_v<T, __half>) {
@@ -73,11 +77,11 @@ __device__ __forceinline__ void group_multiply(Accumulator& d, uint64_t a, uint6
                  : "l"(a), "l"(b), "r"(add), "n"(kAcrossA), "n"(kAcrossB));
   }
 }
-// The same with a in registers, as an accumulator of 16 columns holds it after packing: a0 and a1 are the two rows of
-// the first eight columns, a2 and a3 of the second.
+// The same with a in registers, as an accumulator of 16 columns holds it after packing: a0 and a1
+// are the two rows of the first eight columns, a2 and a3 of the second.
 template <class T, int kAcrossB>
-__device__ __forceinline__ void group_multiply(Accumulator& d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                               uint64_t b, int add) {
+__device__ __forceinline__ void group_multiply(Accumulator& d, uint32_t a0, uint32_t a1,
+                                               uint32_t a2, uint32_t a3, uint64_t b, int add) {
   if constexpr (std::is_same_v<T, __half>) {
     asm volatile(SNUG_WGMMA_REGISTERS("f16")
                  : SNUG_BLOCKS(d, 0)
@@ -103,8 +107,12 @@ __device__ __forceinline__ void group_multiply(float (&d)[16][4], uint64_t a, ui
 }
 
 // Registers and shared memory are as products see them only behind this.
-__device__ __forceinline__ void before_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void before_products() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void end_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 // All but the kPending batches that ended last are done.
 template <int kPending>
 __device__ __forceinline__ void wait_for_products() {
@@ -124,9 +132,10 @@ __device__ __forceinline__ void pin(uint32_t (&words)[8][2]) {
   for (auto& pair : words) asm volatile("" : "+r"(pair[0]), "+r"(pair[1])::"memory");
 }
 
-// Of the columns of a warp's rows: a lane gives its two columns of eight blocks, each added up over its own rows, and gets in
-// the first two elements, if it is lane 4g + t, the sums over all rows of its columns of block g. Lanes that have the
-// same columns give each other half of what is left of them and add what they keep.
+// Of the columns of a warp's rows: a lane gives its two columns of eight blocks, each added up over
+// its own rows, and gets in the first two elements, if it is lane 4g + t, the sums over all rows of
+// its columns of block g. Lanes that have the same columns give each other half of what is left of
+// them and add what they keep.
 template <int kLeft = 8>
 __device__ __forceinline__ void add_over_rows(float (&columns)[16]) {
   constexpr int kDistance = 2 * kLeft;
@@ -134,13 +143,16 @@ __device__ __forceinline__ void add_over_rows(float (&columns)[16]) {
 #pragma unroll
   for (int i = 0; i < kLeft; ++i) {
     const float given = upper ? columns[i] : columns[kLeft + i];
-    columns[i] = (upper ? columns[kLeft + i] : columns[i]) + __shfl_xor_sync(0xffffffffu, given, kDistance);
+    columns[i] =
+        (upper ? columns[kLeft + i] : columns[i]) + __shfl_xor_sync(0xffffffffu, given, kDistance);
   }
   if constexpr (kLeft > 2) add_over_rows<kLeft / 2>(columns);
 }
 
 // What this thread wrote to shared memory is seen by products that start behind the next barrier.
-__device__ __forceinline__ void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void show_to_products() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {
@@ -157,8 +169,8 @@ __device__ __forceinline__ void meet() {
   asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
 
-// The same where the barrier is not known at compile time, and without waiting: those who meet there go on when all
-// have come.
+// The same where the barrier is not known at compile time, and without waiting: those who meet
+// there go on when all have come.
 __device__ __forceinline__ void meet_at(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -167,13 +179,16 @@ __device__ __forceinline__ void come_to(int barrier, int threads) {
 }
 
 // Four 8x8 matrices to shared memory, as ldmatrix reads them.
-__device__ __forceinline__ void store_matrices(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
-               "r"(c), "r"(d)
+__device__ __forceinline__ void store_matrices(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
+                                               uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
 }
 
-__device__ __forceinline__ void prefetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+__device__ __forceinline__ void prefetch(const void* line) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+}
 
 // Barriers with phases in shared memory.
 __device__ __forceinline__ void init_barrier(uint32_t barrier, uint32_t arrivals) {
@@ -183,11 +198,12 @@ __device__ __forceinline__ void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 // Until the phase of this parity is over.
-#define SNUG_AWAIT(order)                                                               \
-  "{ .reg .pred p; again: mbarrier.try_wait.parity" order ".shared::cta.b64 p, [%0], %1; " \
+#define SNUG_AWAIT(order)                                 \
+  "{ .reg .pred p; again: mbarrier.try_wait.parity" order \
+  ".shared::cta.b64 p, [%0], %1; "                        \
   "@!p bra again; }"
 __device__ __forceinline__ void await(uint32_t barrier, uint32_t parity) {
-  asm volatile(SNUG_AWAIT("") ::"r"(barrier), "r"(parity) : "memory");
+  asm volatile(SNUG_AWAIT("")::"r"(barrier), "r"(parity) : "memory");
 }
 
 // The same in a cluster of blocks. The address of shared memory of one of them:
@@ -198,14 +214,17 @@ __device__ __forceinline__ uint32_t address_at(uint32_t address, uint32_t rank) 
 }
 __device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
   const uint32_t there = address_at(barrier, rank);
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(there)
+               : "memory");
 }
 // For what other blocks wrote before they arrived.
 __device__ __forceinline__ void await_other(uint32_t barrier, uint32_t parity) {
-  asm volatile(SNUG_AWAIT(".acquire.cluster") ::"r"(barrier), "r"(parity) : "memory");
+  asm volatile(SNUG_AWAIT(".acquire.cluster")::"r"(barrier), "r"(parity) : "memory");
 }
 // Barriers that were just made are seen by all blocks behind the next meeting.
-__device__ __forceinline__ void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void show_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 __device__ __forceinline__ uint32_t cluster_rank() {
   uint32_t rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -218,8 +237,8 @@ __device__ __forceinline__ void cluster_meet() {
 
 #endif  // SNUG_HOPPER
 
-// On the host: whether the device runs sm_90a code and this kernel was built for it. Its body, where it has one, owns
-// static shared memory; the empty one has none.
+// On the host: whether the device runs sm_90a code and this kernel was built for it. Its body,
+// where it has one, owns static shared memory; the empty one has none.
 template <class Kernel>
 bool has_hopper_body(Kernel* kernel) {
   if (device_limits().capability != 90) return false;

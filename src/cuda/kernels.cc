@@ -31,7 +31,8 @@ namespace {
 
 template <class T>
 std::pair<const std::type_index, LaunchFunction> entry() {
-  return {typeid(T), [](const Op& op, const Launch& call) { launch(static_cast<const T&>(op), call); }};
+  return {typeid(T),
+          [](const Op& op, const Launch& call) { launch(static_cast<const T&>(op), call); }};
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
-// CUDA kernels of the operators in src/ops/: one launch() per operator, same tensors, same meaning. Activations may be
-// fp32, bf16 or fp16 (all of a node's the same); statistics, log-sum-exps, losses and parameters' gradients are fp32 or
-// fp64 as the graph says; tables of embeddings and parameters of norms are fp32.
+// CUDA kernels of the operators in src/ops/: one launch() per operator, same tensors, same meaning.
+// Activations may be fp32, bf16 or fp16 (all of a node's the same); statistics, log-sum-exps,
+// losses and parameters' gradients are fp32 or fp64 as the graph says; tables of embeddings and
+// parameters of norms are fp32.
 #pragma once
 
 #include "cuda/launch.h"
@@ -89,10 +90,13 @@ using LaunchFunction = void (*)(const Op& op, const Launch& call);
 LaunchFunction launcher_of(const Op& op);
 
 // ops/linear.h's, on the device.
-void add_adapters(const Adapters& adapters, std::span<const Tensor> pairs, const Tensor& y, const Launch& call);
+void add_adapters(const Adapters& adapters, std::span<const Tensor> pairs, const Tensor& y,
+                  const Launch& call);
 
-// The activation of a linear layer behind its product: y = activation(pre), elementwise over [rows, cols].
-void launch_activation(Activation activation, const Tensor& pre, const Tensor& y, const Launch& call);
+// The activation of a linear layer behind its product: y = activation(pre), elementwise over [rows,
+// cols].
+void launch_activation(Activation activation, const Tensor& pre, const Tensor& y,
+                       const Launch& call);
 // The same for a form of GELU, and pre = its slope there.
 void launch_gelu_and_slope(Activation form, const Tensor& pre, const Tensor& y, const Launch& call);
 

@@ -68,7 +68,8 @@ template <class ShareOf>
 void launch_label_loss(const Launch& call, int64_t cols, int64_t words, const char* name) {
   const Tensor &x = call.in[0], &loss = call.out[0];
   const Tensor dx = call.out.size() > 1 ? call.out[1] : Tensor();
-  SNUG_CHECK(x.cols == cols && (!loss || loss.dtype == DType::kF64) && call.batch->dims.label_words == words);
+  SNUG_CHECK(x.cols == cols && (!loss || loss.dtype == DType::kF64) &&
+             call.batch->dims.label_words == words);
   double* const losses = row_losses(call, x.rows);
   with_type(x.dtype, [&]<class T>() {
     const Arguments<T> arguments = {.x = data_of<T>(x),
@@ -79,7 +80,8 @@ void launch_label_loss(const Launch& call, int64_t cols, int64_t words, const ch
                                     .labels = call.batch->labels,
                                     .words = int(words),
                                     .state = call.state};
-    label_loss_kernel<T, ShareOf><<<unsigned(ceil_div(x.rows, kRows)), kBlock, 0, call.stream>>>(arguments);
+    label_loss_kernel<T, ShareOf>
+        <<<unsigned(ceil_div(x.rows, kRows)), kBlock, 0, call.stream>>>(arguments);
     check(cudaPeekAtLastError(), name);
   });
   if (losses) add_row_losses(losses, x.rows, data_of<double>(loss), call);
@@ -88,11 +90,13 @@ void launch_label_loss(const Launch& call, int64_t cols, int64_t words, const ch
 }  // namespace
 
 void launch(const BinaryCrossEntropy& op, const Launch& call) {
-  launch_label_loss<BinaryShare>(call, op.spec.classes, op.spec.label_words(), "kernel binary_cross_entropy");
+  launch_label_loss<BinaryShare>(call, op.spec.classes, op.spec.label_words(),
+                                 "kernel binary_cross_entropy");
 }
 
 void launch(const SquaredError& op, const Launch& call) {
-  launch_label_loss<SquaredShare>(call, op.spec.numbers, op.spec.label_words(), "kernel squared_error");
+  launch_label_loss<SquaredShare>(call, op.spec.numbers, op.spec.label_words(),
+                                  "kernel squared_error");
 }
 
 }  // namespace snug::cuda

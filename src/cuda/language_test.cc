@@ -1,5 +1,5 @@
-// The kernels of language models against the CPU operators: linear layers in both layouts, target rows, the head and its
-// loss, attention to a cache, sampling, conversion.
+// The kernels of language models against the CPU operators: linear layers in both layouts, target
+// rows, the head and its loss, attention to a cache, sampling, conversion.
 #include "cuda/cuda_test_util.h"
 #include "cuda/products.h"
 #include "ops/cached_attention.h"
@@ -19,7 +19,9 @@ const std::vector<std::vector<int>> kBatches = {{1}, {2, 1}, {100, 20, 7}, {150,
 
 TensorDesc tokens(DType dtype, int64_t cols) { return {dtype, Rows::kTokens, 1, cols}; }
 TensorDesc targets(DType dtype, int64_t cols) { return {dtype, Rows::kTargets, 1, cols}; }
-TensorDesc fixed(DType dtype, int64_t rows, int64_t cols) { return {dtype, Rows::kFixed, rows, cols}; }
+TensorDesc fixed(DType dtype, int64_t rows, int64_t cols) {
+  return {dtype, Rows::kFixed, rows, cols};
+}
 
 enum class Predicting { kAllButLast, kSome, kLast };
 
@@ -32,14 +34,17 @@ struct TargetBatch : PackedBatch {
     std::mt19937_64 random(seed + 5);
     for (int32_t t = 0; t < int32_t(ids.size()); ++t) {
       const bool last = t + 1 == starts[size_t(row_of[size_t(t)]) + 1];
-      const bool is_one = which == Predicting::kSome ? random() % 6 == 0 : last == (which == Predicting::kLast);
+      const bool is_one =
+          which == Predicting::kSome ? random() % 6 == 0 : last == (which == Predicting::kLast);
       if (!is_one) continue;
       predicting.push_back(t);
       predicted.push_back(int32_t(random() % uint64_t(vocab)));
     }
     batch.dims.targets = int64_t(predicting.size());
     batch.target_rows = predicting.data(), batch.target_ids = predicted.data();
-    for (size_t s = 0; s < samples.size(); ++s) samples[s] = s, labels[s] = int32_t(100 + s);  // place and number of a text
+    for (size_t s = 0; s < samples.size(); ++s) {
+      samples[s] = s, labels[s] = int32_t(100 + s);  // place and number of a text
+    }
   }
 };
 
@@ -50,36 +55,40 @@ Dims bucket_of(const Batch& batch, uint64_t seed) {
   return {dims.tokens + 5, dims.sequences + 2, dims.longest + 3, dims.targets + 4};
 }
 
-// Algorithms are chosen once for all tests. Stays to the end, when there may be no device any more to give it back to.
+// Algorithms are chosen once for all tests. Stays to the end, when there may be no device any more
+// to give it back to.
 Products& products() {
   static Products& products = *new Products(*new Gpu("cuda"), {}, false);
   return products;
 }
 
 template <class OpType>
-void check_product(CudaCase& c, const OpType& op, const std::vector<ValueId>& in, const std::vector<ValueId>& out,
-                   double slack, double error) {
+void check_product(CudaCase& c, const OpType& op, const std::vector<ValueId>& in,
+                   const std::vector<ValueId>& out, double slack, double error) {
   c.products = &products();
   c.warm_up(op, in, out);
   c.check(op, in, out, slack, error);
 }
 
-void check_linear(CudaCase& c, DType dtype, const LinearSpec& spec, int64_t in, int64_t out, bool keeps) {
+void check_linear(CudaCase& c, DType dtype, const LinearSpec& spec, int64_t in, int64_t out,
+                  bool keeps) {
   const bool out_in = spec.layout == WeightLayout::kOutIn;
   const TensorDesc weight = out_in ? fixed(dtype, out, in) : fixed(dtype, in, out);
   const ValueId x = c.random(tokens(dtype, in)), w = c.random(weight, 1.0 / std::sqrt(double(in)));
   const ValueId b = c.random(fixed(dtype, 1, out));
   std::vector<ValueId> results = {c.output(tokens(dtype, out))};
   if (keeps) results.push_back(c.output(tokens(dtype, out)));
-  // Behind the real rows products leave what the padding gives, so only buckets that are full are compared.
+  // Behind the real rows products leave what the padding gives, so only buckets that are full are
+  // compared.
   check_product(c, Linear(spec), {x, w, b}, results, 4.0, dtype_error(dtype));
   const ValueId dy = c.random(tokens(dtype, out), 1.0, 0.0, 0.0);
   for (const bool accumulate : {false, true}) {
-    check_product(c, LinearInputGradient(accumulate, spec.layout), {dy, w}, {c.target(tokens(dtype, in), accumulate)}, 4.0,
-                  dtype_error(dtype));
+    check_product(c, LinearInputGradient(accumulate, spec.layout), {dy, w},
+                  {c.target(tokens(dtype, in), accumulate)}, 4.0, dtype_error(dtype));
   }
   check_product(c, LinearWeightGradient(spec.layout), {dy, x},
-                {c.random(out_in ? fixed(DType::kF32, out, in) : fixed(DType::kF32, in, out))}, 4.0, 0.0);
+                {c.random(out_in ? fixed(DType::kF32, out, in) : fixed(DType::kF32, in, out))}, 4.0,
+                0.0);
 }
 
 TEST(CudaLinear, MatchesTheCpu) {
@@ -87,15 +96,21 @@ TEST(CudaLinear, MatchesTheCpu) {
   uint64_t seed = 0;
   for (DType dtype : kTypes) {
     for (const WeightLayout layout : {WeightLayout::kOutIn, WeightLayout::kInOut}) {
-      for (const Activation activation : {Activation::kNone, Activation::kGelu, Activation::kGeluTanh}) {
+      for (const Activation activation :
+           {Activation::kNone, Activation::kGelu, Activation::kGeluTanh}) {
         for (const auto& [in, out] : {std::pair<int64_t, int64_t>{64, 256}, {100, 48}, {7, 13}}) {
-          SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", layout " << int(layout) << ", activation "
-                                          << int(activation) << ", " << in << " to " << out);
+          SCOPED_TRACE(testing::Message()
+                       << dtype_name(dtype) << ", layout " << int(layout) << ", activation "
+                       << int(activation) << ", " << in << " to " << out);
           const PackedBatch packed(kBatches[seed % kBatches.size()], seed);
           CudaCase c(packed, packed.batch.dims, seed);
           const bool keeps = activation != Activation::kNone && seed % 2 == 0;
           check_linear(c, dtype, {activation, layout}, in, out, keeps);
-          if (keeps) check_linear(c, dtype, {.activation = activation, .layout = layout, .keeps_slope = true}, in, out, keeps);
+          if (keeps) {
+            check_linear(c, dtype,
+                         {.activation = activation, .layout = layout, .keeps_slope = true}, in, out,
+                         keeps);
+          }
           ++seed;
         }
       }
@@ -112,7 +127,8 @@ TEST(CudaDropout, MatchesTheCpuOnTargets) {
       const TargetBatch batch(kBatches[seed % kBatches.size()], seed, Predicting::kSome, 9);
       CudaCase c(batch, bucket_of(batch.batch, seed), seed);
       for (const bool add : {false, true}) {
-        c.check(Dropout({0.1f, 5, Rows::kTargets}, add), {c.random(targets(dtype, width))}, {c.target(targets(dtype, width), add)});
+        c.check(Dropout({0.1f, 5, Rows::kTargets}, add), {c.random(targets(dtype, width))},
+                {c.target(targets(dtype, width), add)});
       }
       ++seed;
     }
@@ -123,14 +139,19 @@ TEST(CudaAdapters, MatchTheCpu) {
   SNUG_NEEDS_GPU();
   uint64_t seed = 0;
   for (DType dtype : kTypes) {
-    for (const Activation activation : {Activation::kNone, Activation::kGelu, Activation::kGeluTanh}) {
+    for (const Activation activation :
+         {Activation::kNone, Activation::kGelu, Activation::kGeluTanh}) {
       for (const int64_t rank : {8, 4, 1, 13}) {
-        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", activation " << int(activation) << ", rank " << rank);
+        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", activation " << int(activation)
+                                        << ", rank " << rank);
         const int64_t in = 64, part = 48, out = 3 * part;
         const PackedBatch packed(kBatches[seed % kBatches.size()], seed);
         CudaCase c(packed, packed.batch.dims, seed++);
-        const LinearSpec spec{activation, WeightLayout::kOutIn, {.first_columns = {0, 2 * part}, .scale = 0.5f}};
-        std::vector<ValueId> inputs = {c.random(tokens(dtype, in)), c.random(fixed(dtype, out, in), 0.125), c.random(fixed(dtype, 1, out))};
+        const LinearSpec spec{
+            activation, WeightLayout::kOutIn, {.first_columns = {0, 2 * part}, .scale = 0.5f}};
+        std::vector<ValueId> inputs = {c.random(tokens(dtype, in)),
+                                       c.random(fixed(dtype, out, in), 0.125),
+                                       c.random(fixed(dtype, 1, out))};
         for (int i = 0; i < 2; ++i) {
           inputs.push_back(c.random(tokens(dtype, rank)));
           inputs.push_back(c.random(fixed(dtype, part, rank)));
@@ -141,7 +162,8 @@ TEST(CudaAdapters, MatchTheCpu) {
         check_product(c, Linear(spec), inputs, results, 4.0, 8 * dtype_error(dtype));
         const ValueId dy = c.random(tokens(dtype, out), 1.0, 0.0, 0.0);
         check_product(c, AdapterGradient(2 * part, 0.5f), {dy, inputs[5], inputs[6]},
-                      {c.output(tokens(dtype, rank)), c.random(fixed(DType::kF32, part, rank))}, 4.0, dtype_error(dtype));
+                      {c.output(tokens(dtype, rank)), c.random(fixed(DType::kF32, part, rank))},
+                      4.0, dtype_error(dtype));
       }
     }
   }
@@ -152,11 +174,14 @@ TEST(CudaTargetRows, MatchesTheCpu) {
   uint64_t seed = 0;
   for (DType dtype : kTypes) {
     for (int64_t hidden : {1, 7, 64, 100, 768}) {
-      for (const Predicting which : {Predicting::kAllButLast, Predicting::kSome, Predicting::kLast}) {
-        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", hidden " << hidden << ", seed " << seed);
+      for (const Predicting which :
+           {Predicting::kAllButLast, Predicting::kSome, Predicting::kLast}) {
+        SCOPED_TRACE(testing::Message()
+                     << dtype_name(dtype) << ", hidden " << hidden << ", seed " << seed);
         const TargetBatch batch(kBatches[seed % kBatches.size()], seed, which, 50);
         CudaCase c(batch, bucket_of(batch.batch, seed), seed);
-        c.check(TargetRows(), {c.random(tokens(dtype, hidden))}, {c.output(targets(dtype, hidden))});
+        c.check(TargetRows(), {c.random(tokens(dtype, hidden))},
+                {c.output(targets(dtype, hidden))});
         for (const bool accumulate : {false, true}) {
           c.check(TargetRowsGradient(accumulate), {c.random(targets(dtype, hidden))},
                   {c.target(tokens(dtype, hidden), accumulate)});
@@ -182,41 +207,52 @@ void check_vocabulary_loss(CudaCase& c, DType dtype, const LossCase& size, uint6
   const ValueId loss = c.target(fixed(DType::kF64, 1, 1), true);
   const double error = dtype_error(dtype);
   const int64_t real = seed % 4 < 2 ? vocabulary - kSpare : 0;  // the rest rounds the vocabulary up
-  check_product(c, VocabularyLoss({.chunk = chunk, .vocabulary = real}), {x, w, b}, {loss}, 4.0, error);
-  const ValueId dx = c.output(targets(dtype, hidden)), dw = c.target(fixed(DType::kF32, vocabulary, hidden), true);
+  check_product(c, VocabularyLoss({.chunk = chunk, .vocabulary = real}), {x, w, b}, {loss}, 4.0,
+                error);
+  const ValueId dx = c.output(targets(dtype, hidden)),
+                dw = c.target(fixed(DType::kF32, vocabulary, hidden), true);
   const ValueId db = b == kNoValue ? kNoValue : c.target(fixed(DType::kF32, 1, vocabulary), true);
   check_product(c, VocabularyLossGradient(chunk, real), {x, w, b}, {loss, dx, dw, db}, 4.0, error);
   const ValueId only_dx = seed % 3 ? kNoValue : dw;
-  check_product(c, VocabularyLossGradient(chunk, real), {x, w, b}, {loss, dx, only_dx, kNoValue}, 4.0, error);
+  check_product(c, VocabularyLossGradient(chunk, real), {x, w, b}, {loss, dx, only_dx, kNoValue},
+                4.0, error);
 }
 
-// The same with a teacher that is wider and whose logits lie elsewhere. Its errors come on top of the student's.
-void check_distilled_loss(CudaCase& c, DType dtype, const LossCase& size, const Distillation& how, uint64_t seed) {
+// The same with a teacher that is wider and whose logits lie elsewhere. Its errors come on top of
+// the student's.
+void check_distilled_loss(CudaCase& c, DType dtype, const LossCase& size, const Distillation& how,
+                          uint64_t seed) {
   const auto& [hidden, vocabulary, chunk] = size;
   std::vector<ValueId> in;
   for (const int64_t width : {hidden, 2 * hidden + 3}) {
     in.push_back(c.random(targets(dtype, width)));
     in.push_back(c.random(fixed(dtype, vocabulary, width), 2.0 / std::sqrt(double(width))));
-    in.push_back(seed % 2 ? c.random(fixed(dtype, 1, vocabulary), 1.0, width == hidden ? 0.0 : 1.0) : kNoValue);
+    in.push_back(seed % 2 ? c.random(fixed(dtype, 1, vocabulary), 1.0, width == hidden ? 0.0 : 1.0)
+                          : kNoValue);
   }
   const int64_t real = seed % 4 < 2 ? vocabulary - kSpare : 0;
-  const ValueId loss = c.target(fixed(DType::kF64, 1, 1), true), dx = c.output(targets(dtype, hidden));
+  const ValueId loss = c.target(fixed(DType::kF64, 1, 1), true),
+                dx = c.output(targets(dtype, hidden));
   const ValueId dw = c.target(fixed(DType::kF32, vocabulary, hidden), true);
   const ValueId db = seed % 2 ? c.target(fixed(DType::kF32, 1, vocabulary), true) : kNoValue;
   SCOPED_TRACE(testing::Message() << "temperature " << how.temperature << ", alpha " << how.alpha);
-  check_product(c, VocabularyLossGradient(chunk, real, how), in, {loss, dx, dw, db}, 8.0, dtype_error(dtype));
+  check_product(c, VocabularyLossGradient(chunk, real, how), in, {loss, dx, dw, db}, 8.0,
+                dtype_error(dtype));
 }
 
 TEST(CudaVocabularyLoss, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
   uint64_t seed = 1;
   for (DType dtype : kTypes) {
-    for (const LossCase& size : {LossCase{7, 97, 5}, {64, 1000, 32}, {100, 97, 1000}, {64, 1000, 1}, {100, 1003, 64}}) {
+    for (const LossCase& size :
+         {LossCase{7, 97, 5}, {64, 1000, 32}, {100, 97, 1000}, {64, 1000, 1}, {100, 1003, 64}}) {
       for (const Predicting which : {Predicting::kAllButLast, Predicting::kSome}) {
-        const std::vector<int> lengths = size.chunk == 1 ? std::vector<int>{5, 2} : std::vector<int>{70, 1, 30};
+        const std::vector<int> lengths =
+            size.chunk == 1 ? std::vector<int>{5, 2} : std::vector<int>{70, 1, 30};
         const TargetBatch batch(lengths, seed, which, int(size.vocabulary - kSpare));
-        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", " << batch.batch.dims.targets << " targets of "
-                                        << size.vocabulary << ", hidden " << size.hidden << ", chunk " << size.chunk);
+        SCOPED_TRACE(testing::Message()
+                     << dtype_name(dtype) << ", " << batch.batch.dims.targets << " targets of "
+                     << size.vocabulary << ", hidden " << size.hidden << ", chunk " << size.chunk);
         CudaCase c(batch, bucket_of(batch.batch, seed), seed);
         check_vocabulary_loss(c, dtype, size, seed);
         ++seed;
@@ -233,12 +269,17 @@ TEST(CudaVocabularyLoss, DistilsLikeTheCpu) {
   SNUG_NEEDS_GPU();
   uint64_t seed = 1;
   for (DType dtype : kTypes) {
-    for (const LossCase& size : {LossCase{7, 97, 5}, {64, 1000, 32}, {100, 1003, 64}, {64, 50257, 13}}) {
-      for (const Distillation& how : {Distillation{2.0f, 0.5f}, {1.0f, 1.0f}, {4.0f, 0.9f}, {4.0f, 0.0f}}) {
-        const std::vector<int> lengths = size.vocabulary > 10000 ? std::vector<int>{20, 3} : std::vector<int>{70, 1, 30};
-        const TargetBatch batch(lengths, seed, Predicting::kAllButLast, int(size.vocabulary - kSpare));
-        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", " << batch.batch.dims.targets << " targets of "
-                                        << size.vocabulary << ", hidden " << size.hidden << ", chunk " << size.chunk);
+    for (const LossCase& size :
+         {LossCase{7, 97, 5}, {64, 1000, 32}, {100, 1003, 64}, {64, 50257, 13}}) {
+      for (const Distillation& how :
+           {Distillation{2.0f, 0.5f}, {1.0f, 1.0f}, {4.0f, 0.9f}, {4.0f, 0.0f}}) {
+        const std::vector<int> lengths =
+            size.vocabulary > 10000 ? std::vector<int>{20, 3} : std::vector<int>{70, 1, 30};
+        const TargetBatch batch(lengths, seed, Predicting::kAllButLast,
+                                int(size.vocabulary - kSpare));
+        SCOPED_TRACE(testing::Message()
+                     << dtype_name(dtype) << ", " << batch.batch.dims.targets << " targets of "
+                     << size.vocabulary << ", hidden " << size.hidden << ", chunk " << size.chunk);
         CudaCase c(batch, bucket_of(batch.batch, seed), seed);
         check_distilled_loss(c, dtype, size, how, seed);
         ++seed;
@@ -253,7 +294,9 @@ TEST(CudaVocabularyLoss, LaunchesNothingWhereTheGradientComputesIt) {
   CudaCase c(batch, batch.batch.dims, 1);
   const ValueId loss = c.target(fixed(DType::kF64, 1, 1), true);
   const VocabularyLoss op({.chunk = 4, .with_gradient = true});
-  const auto got = c.launch_op(op, {c.random(targets(DType::kF32, 8)), c.random(fixed(DType::kF32, 97, 8)), kNoValue}, {loss});
+  const auto got = c.launch_op(
+      op, {c.random(targets(DType::kF32, 8)), c.random(fixed(DType::kF32, 97, 8)), kNoValue},
+      {loss});
   EXPECT_EQ(decoded(got[0], DType::kF64), c.contents(loss));
 }
 
@@ -265,8 +308,10 @@ TEST(CudaVocabularyLoss, HoldsFarFromZero) {
     CudaCase c(batch, batch.batch.dims, 1);
     Doubles w(97);
     for (size_t i = 0; i < w.size(); ++i) w[i] = double(i) - 48.0;
-    const std::vector<ValueId> in = {c.input(targets(dtype, 1), {200.0, -200.0, 0.0}), c.input(fixed(dtype, 97, 1), w), kNoValue};
-    const std::vector<ValueId> out = {c.target(fixed(DType::kF64, 1, 1), true), c.output(targets(dtype, 1)), kNoValue, kNoValue};
+    const std::vector<ValueId> in = {c.input(targets(dtype, 1), {200.0, -200.0, 0.0}),
+                                     c.input(fixed(dtype, 97, 1), w), kNoValue};
+    const std::vector<ValueId> out = {c.target(fixed(DType::kF64, 1, 1), true),
+                                      c.output(targets(dtype, 1)), kNoValue, kNoValue};
     SCOPED_TRACE(dtype_name(dtype));
     check_product(c, VocabularyLossGradient(2), in, out, 4.0, dtype_error(dtype));
   }
@@ -274,22 +319,25 @@ TEST(CudaVocabularyLoss, HoldsFarFromZero) {
 
 // Micro-batches of `lengths` tokens of texts that already have `before` in the cache.
 struct CacheBatch : TargetBatch {
-  CacheBatch(const std::vector<int>& lengths, const std::vector<int>& before, const std::vector<uint64_t>& texts, uint64_t seed,
-             int vocab = 50)
+  CacheBatch(const std::vector<int>& lengths, const std::vector<int>& before,
+             const std::vector<uint64_t>& texts, uint64_t seed, int vocab = 50)
       : TargetBatch(lengths, seed, Predicting::kLast, vocab) {
     for (size_t t = 0; t < positions.size(); ++t) positions[t] += before[size_t(row_of[t])];
     std::copy(texts.begin(), texts.end(), samples.begin());
   }
 };
 
-void check_cached_attention(const CacheBatch& batch, DType dtype, const CachedAttentionSpec& spec, int64_t texts, uint64_t seed) {
-  SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", " << spec.heads << " heads of " << spec.head_dim << ", "
-                                  << batch.batch.dims.tokens << " tokens, context " << spec.context);
+void check_cached_attention(const CacheBatch& batch, DType dtype, const CachedAttentionSpec& spec,
+                            int64_t texts, uint64_t seed) {
+  SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", " << spec.heads << " heads of "
+                                  << spec.head_dim << ", " << batch.batch.dims.tokens
+                                  << " tokens, context " << spec.context);
   const int64_t hidden = spec.heads * spec.head_dim;
   CudaCase c(batch, bucket_of(batch.batch, seed), seed);
   c.check(CachedAttention(spec), {c.random(tokens(dtype, 3 * hidden), 1.5)},
-          {c.output(tokens(dtype, hidden)), c.random(fixed(dtype, texts * spec.context, 2 * hidden), 1.5)}, 2.0,
-          dtype == DType::kF32 ? 2e-5 : 0.0);
+          {c.output(tokens(dtype, hidden)),
+           c.random(fixed(dtype, texts * spec.context, 2 * hidden), 1.5)},
+          2.0, dtype == DType::kF32 ? 2e-5 : 0.0);
 }
 
 TEST(CudaCachedAttention, MatchesTheCpu) {
@@ -300,7 +348,9 @@ TEST(CudaCachedAttention, MatchesTheCpu) {
   for (DType dtype : kTypes) {
     for (const int64_t head_dim : {4, 7, 32, 64, 80, 96, 100, 128, 200, 256}) {
       for (const CacheBatch* batch : {&one_each, &prompts}) {
-        check_cached_attention(*batch, dtype, {.heads = 1 + int64_t(seed % 3), .head_dim = head_dim, .context = 150}, 6, seed);
+        check_cached_attention(
+            *batch, dtype, {.heads = 1 + int64_t(seed % 3), .head_dim = head_dim, .context = 150},
+            6, seed);
         ++seed;
       }
     }
@@ -313,7 +363,10 @@ TEST(CudaCachedAttention, MatchesTheCpuForLongPrompts) {
   const CacheBatch batch({301, 1, 1, 200, 2, 150}, {0, 400, 0, 100, 7, 0}, {0, 1, 2, 3, 4, 5}, 1);
   uint64_t seed = 1;
   for (DType dtype : kTypes) {
-    for (const int64_t head_dim : {64, 256}) check_cached_attention(batch, dtype, {.heads = 4, .head_dim = head_dim, .context = 512}, 6, seed++);
+    for (const int64_t head_dim : {64, 256}) {
+      check_cached_attention(batch, dtype, {.heads = 4, .head_dim = head_dim, .context = 512}, 6,
+                             seed++);
+    }
   }
 }
 
@@ -330,15 +383,19 @@ TEST(CudaCachedAttention, OneByOneIsAllAtOnce) {
     CudaCase at_once(all, bucket_of(all.batch, 1), 1);
     const ValueId qkv = at_once.random(tokens(dtype, 3 * hidden));
     const ValueId cache = at_once.random(fixed(dtype, 2 * spec.context, 2 * hidden));
-    const auto expected = at_once.launch_op(op, {qkv}, {at_once.output(tokens(dtype, hidden)), cache});
+    const auto expected =
+        at_once.launch_op(op, {qkv}, {at_once.output(tokens(dtype, hidden)), cache});
     Doubles cached = at_once.contents(cache);
     for (int t = 0; t < kTokens; ++t) {
       const CacheBatch one({1}, {kBefore + t}, {1}, 1);
       CudaCase step(one, one.batch.dims, 1);
       const auto row = at_once.contents(qkv).begin() + t * 3 * hidden;
-      const auto got = step.launch_op(op, {step.input(tokens(dtype, 3 * hidden), Doubles(row, row + 3 * hidden))},
-                                      {step.output(tokens(dtype, hidden)), step.input(fixed(dtype, 2 * spec.context, 2 * hidden), cached)});
-      ASSERT_EQ(std::memcmp(got[0].data(), expected[0].data() + size_t(t) * row_bytes, row_bytes), 0)
+      const auto got = step.launch_op(
+          op, {step.input(tokens(dtype, 3 * hidden), Doubles(row, row + 3 * hidden))},
+          {step.output(tokens(dtype, hidden)),
+           step.input(fixed(dtype, 2 * spec.context, 2 * hidden), cached)});
+      ASSERT_EQ(std::memcmp(got[0].data(), expected[0].data() + size_t(t) * row_bytes, row_bytes),
+                0)
           << dtype_name(dtype) << ", token " << t;
       cached = decoded(got[1], dtype);
     }
@@ -347,9 +404,11 @@ TEST(CudaCachedAttention, OneByOneIsAllAtOnce) {
 }
 
 // Ids are equal, and so are bytes of what was seen.
-void check_sample(CudaCase& c, const SampleSpec& spec, ValueId logits, ValueId next, ValueId seen, int64_t rows) {
-  SCOPED_TRACE(testing::Message() << "temperature " << spec.temperature << ", top-k " << spec.top_k << ", top-p " << spec.top_p
-                                  << ", penalty " << spec.repetition_penalty);
+void check_sample(CudaCase& c, const SampleSpec& spec, ValueId logits, ValueId next, ValueId seen,
+                  int64_t rows) {
+  SCOPED_TRACE(testing::Message() << "temperature " << spec.temperature << ", top-k " << spec.top_k
+                                  << ", top-p " << spec.top_p << ", penalty "
+                                  << spec.repetition_penalty);
   const Sample op(spec);
   const std::vector<ValueId> out = {next, spec.repetition_penalty == 1.0f ? kNoValue : seen};
   const auto got = c.launch_op(op, {logits}, out);
@@ -362,7 +421,8 @@ void check_sample(CudaCase& c, const SampleSpec& spec, ValueId logits, ValueId n
     } else if (i % 2 == 0) {
       EXPECT_EQ(drawn[i], expected[0][i]) << "row " << i / 2;
     } else {
-      EXPECT_NEAR(drawn[i], expected[0][i], 1e-5 + 1e-6 * std::abs(expected[0][i])) << "row " << i / 2;
+      EXPECT_NEAR(drawn[i], expected[0][i], 1e-5 + 1e-6 * std::abs(expected[0][i]))
+          << "row " << i / 2;
     }
   }
   if (out[1] != kNoValue) {
@@ -384,13 +444,18 @@ TEST(CudaSample, MatchesTheCpu) {
       {.temperature = 1.0f, .top_p = 0.9f, .seed = 7},
       {.temperature = 0.8f, .top_p = 0.05f, .seed = 8},
       {.temperature = 2.0f, .top_p = 0.999f, .seed = 9},
-      {.temperature = 1.0f, .top_k = 40, .top_p = 0.7f, .repetition_penalty = 0.8f, .seed = uint64_t{5} << 40},
+      {.temperature = 1.0f,
+       .top_k = 40,
+       .top_p = 0.7f,
+       .repetition_penalty = 0.8f,
+       .seed = uint64_t{5} << 40},
   };
   uint64_t seed = 1;
   for (DType dtype : kTypes) {
     for (const int64_t vocabulary : {1, 31, 97, 1000, 50257}) {
       const std::vector<int> before = {0, 5, 5, 0, 1, 2, 3, 0, 70, 5, 5, 5};  // some begin anew
-      const CacheBatch batch(std::vector<int>(12, 3), before, {7, 3, 5, 1, 0, 2, 11, 9, 8, 6, 4, 10}, seed, int(vocabulary));
+      const CacheBatch batch(std::vector<int>(12, 3), before,
+                             {7, 3, 5, 1, 0, 2, 11, 9, 8, 6, 4, 10}, seed, int(vocabulary));
       CudaCase c(batch, bucket_of(batch.batch, seed), seed);
       SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", vocabulary " << vocabulary);
       const ValueId logits = c.random(targets(dtype, vocabulary), 3.0, seed % 2 ? -40.0 : 0.0);
@@ -398,7 +463,9 @@ TEST(CudaSample, MatchesTheCpu) {
       Doubles held(size_t(12 * vocabulary));
       for (size_t i = 0; i < held.size(); ++i) held[i] = i % 7 == 3;
       const ValueId seen = c.input(fixed(DType::kU8, 12, vocabulary), held);
-      for (const SampleSpec& spec : specs) check_sample(c, spec, logits, next, seen, batch.batch.dims.targets);
+      for (const SampleSpec& spec : specs) {
+        check_sample(c, spec, logits, next, seen, batch.batch.dims.targets);
+      }
       ++seed;
     }
   }
@@ -408,15 +475,20 @@ TEST(CudaSample, MatchesTheCpu) {
 TEST(CudaSample, KeepsEqualLogitsTogether) {
   SNUG_NEEDS_GPU();
   constexpr int64_t kVocabulary = 5000;
-  const CacheBatch batch(std::vector<int>(8, 1), std::vector<int>(8, 0), {0, 1, 2, 3, 4, 5, 6, 7}, 1, kVocabulary);
+  const CacheBatch batch(std::vector<int>(8, 1), std::vector<int>(8, 0), {0, 1, 2, 3, 4, 5, 6, 7},
+                         1, kVocabulary);
   for (const int levels : {1, 2, 3}) {
     CudaCase c(batch, bucket_of(batch.batch, 1), 1);
     Doubles values(size_t(8 * kVocabulary));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = 0.5 * double(i % size_t(levels)) - (i % 2 ? 0.0 : -0.0);
-    const ValueId logits = c.input(targets(DType::kF32, kVocabulary), values), next = c.output(targets(DType::kF32, 2));
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = 0.5 * double(i % size_t(levels)) - (i % 2 ? 0.0 : -0.0);
+    }
+    const ValueId logits = c.input(targets(DType::kF32, kVocabulary), values),
+                  next = c.output(targets(DType::kF32, 2));
     for (const int64_t top_k : {0, 7, 3000}) {
       for (const float top_p : {1.0f, 0.6f}) {
-        check_sample(c, {.temperature = 1.0f, .top_k = top_k, .top_p = top_p, .seed = 3}, logits, next, kNoValue, 8);
+        check_sample(c, {.temperature = 1.0f, .top_k = top_k, .top_p = top_p, .seed = 3}, logits,
+                     next, kNoValue, 8);
       }
     }
   }
@@ -428,13 +500,16 @@ TEST(CudaSample, DrawsByProbability) {
   constexpr int kTexts = 4096;
   std::vector<uint64_t> texts(kTexts);
   std::iota(texts.begin(), texts.end(), uint64_t{0});
-  const CacheBatch batch(std::vector<int>(kTexts, 1), std::vector<int>(kTexts, 4), texts, 1, kVocabulary);
+  const CacheBatch batch(std::vector<int>(kTexts, 1), std::vector<int>(kTexts, 4), texts, 1,
+                         kVocabulary);
   CudaCase c(batch, batch.batch.dims, 1);
   Doubles row(kVocabulary), all;
   for (size_t i = 0; i < row.size(); ++i) row[i] = std::sin(double(3 * i)) * 2.0;
   for (int t = 0; t < kTexts; ++t) all.insert(all.end(), row.begin(), row.end());
-  const ValueId logits = c.input(targets(DType::kF32, kVocabulary), all), next = c.output(targets(DType::kF32, 2));
-  const Doubles drawn = decoded(c.launch_op(Sample({.temperature = 1.0f, .seed = 9}), {logits}, {next})[0], DType::kF32);
+  const ValueId logits = c.input(targets(DType::kF32, kVocabulary), all),
+                next = c.output(targets(DType::kF32, 2));
+  const Doubles drawn = decoded(
+      c.launch_op(Sample({.temperature = 1.0f, .seed = 9}), {logits}, {next})[0], DType::kF32);
   Doubles counts(kVocabulary);
   for (size_t i = 0; i < drawn.size(); i += 2) counts.at(size_t(drawn[i])) += 1;
   double total = 0;
@@ -449,10 +524,13 @@ TEST(CudaConvert, RoundsLikeTheCpu) {
   SNUG_NEEDS_GPU();
   const PackedBatch packed({1}, 1);
   for (DType dtype : {DType::kBF16, DType::kF16}) {
-    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {1, 7}, {3, 100}, {61, 333}, {64, 1024}, {1, 4097}}) {
+    for (const auto& [rows, cols] :
+         {std::pair<int64_t, int64_t>{1, 1}, {1, 7}, {3, 100}, {61, 333}, {64, 1024}, {1, 4097}}) {
       CudaCase c(packed, packed.batch.dims, uint64_t(rows * cols));
-      const ValueId x = c.random(fixed(DType::kF32, rows, cols), 100.0), y = c.output(fixed(dtype, rows, cols));
-      EXPECT_EQ(c.launch_op(Convert(), {x}, {y})[0], encoded(c.contents(x), dtype)) << rows << " x " << cols;
+      const ValueId x = c.random(fixed(DType::kF32, rows, cols), 100.0),
+                    y = c.output(fixed(dtype, rows, cols));
+      EXPECT_EQ(c.launch_op(Convert(), {x}, {y})[0], encoded(c.contents(x), dtype))
+          << rows << " x " << cols;
     }
   }
 }
@@ -460,26 +538,31 @@ TEST(CudaConvert, RoundsLikeTheCpu) {
 TEST(CudaConvert, WidensBfloat16) {
   SNUG_NEEDS_GPU();
   const PackedBatch packed({1}, 1);
-  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {1, 7}, {3, 100}, {64, 1024}, {1, 4099}}) {
+  for (const auto& [rows, cols] :
+       {std::pair<int64_t, int64_t>{1, 1}, {1, 7}, {3, 100}, {64, 1024}, {1, 4099}}) {
     CudaCase c(packed, packed.batch.dims, uint64_t(rows * cols));
-    const ValueId x = c.random(fixed(DType::kBF16, rows, cols), 100.0), y = c.output(fixed(DType::kF32, rows, cols));
-    EXPECT_EQ(c.launch_op(Convert(), {x}, {y})[0], encoded(c.contents(x), DType::kF32)) << rows << " x " << cols;
+    const ValueId x = c.random(fixed(DType::kBF16, rows, cols), 100.0),
+                  y = c.output(fixed(DType::kF32, rows, cols));
+    EXPECT_EQ(c.launch_op(Convert(), {x}, {y})[0], encoded(c.contents(x), DType::kF32))
+        << rows << " x " << cols;
   }
 }
 
 // Numbers for people; nothing is asserted.
 class Speeds {
  public:
-  Speeds(const TargetBatch& packed) : batch_(packed, packed.batch.dims, 1.0f), workspace_(size_t{1} << 30) {}
+  Speeds(const TargetBatch& packed)
+      : batch_(packed, packed.batch.dims, 1.0f), workspace_(size_t{1} << 30) {}
 
   Tensor tensor(DType dtype, int64_t rows, int64_t cols) {
     memory_.emplace_back(size_t(rows * cols) * dtype_bytes(dtype));
-    fill_device(memory_.back().data(), 0x3c, memory_.back().size());  // small numbers, since zeros run faster
+    fill_device(memory_.back().data(), 0x3c,
+                memory_.back().size());  // small numbers, since zeros run faster
     return {memory_.back().data(), dtype, rows, cols};
   }
   template <class OpType>
-  void time(const std::string& what, double bytes, const OpType& op, const std::vector<Tensor>& in, const std::vector<Tensor>& out,
-            bool replayed) {
+  void time(const std::string& what, double bytes, const OpType& op, const std::vector<Tensor>& in,
+            const std::vector<Tensor>& out, bool replayed) {
     Launch call = {.in = in,
                    .out = out,
                    .workspace = {workspace_.data<std::byte>(), workspace_.size()},
@@ -492,7 +575,10 @@ class Speeds {
       launch(op, call);
     };
     work(nullptr);
-    print_speed(what, replayed ? median_replay_milliseconds(work) : median_milliseconds([&] { work(nullptr); }), bytes);
+    print_speed(what, replayed ? median_replay_milliseconds(work) : median_milliseconds([&] {
+                  work(nullptr);
+                }),
+                bytes);
   }
 
  private:
@@ -509,40 +595,53 @@ TEST(CudaLanguage, SpeedIsPrinted) {
   {
     const TargetBatch batch(std::vector<int>(8, 1024), 1, Predicting::kAllButLast, kWords);
     Speeds speeds(batch);
-    const Tensor x = speeds.tensor(dtype, kTargets, kHidden), w = speeds.tensor(dtype, kWords, kHidden);
-    const Tensor loss = speeds.tensor(DType::kF64, 1, 1), dx = speeds.tensor(dtype, kTargets, kHidden);
-    const Tensor dw = speeds.tensor(DType::kF32, kWords, kHidden), all = speeds.tensor(dtype, 8192, kHidden);
+    const Tensor x = speeds.tensor(dtype, kTargets, kHidden),
+                 w = speeds.tensor(dtype, kWords, kHidden);
+    const Tensor loss = speeds.tensor(DType::kF64, 1, 1),
+                 dx = speeds.tensor(dtype, kTargets, kHidden);
+    const Tensor dw = speeds.tensor(DType::kF32, kWords, kHidden),
+                 all = speeds.tensor(dtype, 8192, kHidden);
     const double logits_bytes = 2.0 * double(kTargets * kWords);
-    speeds.time("vocabulary_loss", 2 * logits_bytes, VocabularyLoss({.chunk = kChunk}), {x, w, {}}, {loss}, false);
-    speeds.time("vocabulary_loss_gradient", 5 * logits_bytes, VocabularyLossGradient(kChunk), {x, w, {}}, {loss, dx, dw, {}}, false);
-    const Tensor teacher = speeds.tensor(dtype, kTargets, kHidden), words = speeds.tensor(dtype, kWords, kHidden);
-    speeds.time("vocabulary_loss_gradient, distilled", 9 * logits_bytes, VocabularyLossGradient(kChunk),
-                {x, w, {}, teacher, words, {}}, {loss, dx, dw, {}}, false);
+    speeds.time("vocabulary_loss", 2 * logits_bytes, VocabularyLoss({.chunk = kChunk}), {x, w, {}},
+                {loss}, false);
+    speeds.time("vocabulary_loss_gradient", 5 * logits_bytes, VocabularyLossGradient(kChunk),
+                {x, w, {}}, {loss, dx, dw, {}}, false);
+    const Tensor teacher = speeds.tensor(dtype, kTargets, kHidden),
+                 words = speeds.tensor(dtype, kWords, kHidden);
+    speeds.time("vocabulary_loss_gradient, distilled", 9 * logits_bytes,
+                VocabularyLossGradient(kChunk), {x, w, {}, teacher, words, {}}, {loss, dx, dw, {}},
+                false);
     speeds.time("target_rows", 4.0 * double(kTargets * kHidden), TargetRows(), {all}, {x}, true);
-    speeds.time("target_rows_gradient", 4.0 * double(kTargets * kHidden), TargetRowsGradient(false), {dx}, {all}, true);
+    speeds.time("target_rows_gradient", 4.0 * double(kTargets * kHidden), TargetRowsGradient(false),
+                {dx}, {all}, true);
     speeds.time("convert", 6.0 * double(kWords * kHidden), Convert(), {dw}, {w}, false);
   }
   for (const int texts : {1, 16, 64}) {
     for (const int position : {100, 1000}) {
       std::vector<uint64_t> numbers(static_cast<size_t>(texts));
       std::iota(numbers.begin(), numbers.end(), uint64_t{0});
-      const CacheBatch batch(std::vector<int>(numbers.size(), 1), std::vector<int>(numbers.size(), position), numbers, 1);
+      const CacheBatch batch(std::vector<int>(numbers.size(), 1),
+                             std::vector<int>(numbers.size(), position), numbers, 1);
       Speeds speeds(batch);
       const std::string suffix = ", " + std::to_string(texts) + " at " + std::to_string(position);
       const Tensor cache = speeds.tensor(dtype, texts * 1024, 2 * 768);
-      speeds.time("cached_attention" + suffix, 4.0 * 768 * texts * position, CachedAttention({12, 64, 1024}),
-                  {speeds.tensor(dtype, texts, 3 * 768)}, {speeds.tensor(dtype, texts, 768), cache}, true);
-      const Tensor logits = speeds.tensor(dtype, texts, kWords), next = speeds.tensor(DType::kF32, texts, 2);
+      speeds.time("cached_attention" + suffix, 4.0 * 768 * texts * position,
+                  CachedAttention({12, 64, 1024}), {speeds.tensor(dtype, texts, 3 * 768)},
+                  {speeds.tensor(dtype, texts, 768), cache}, true);
+      const Tensor logits = speeds.tensor(dtype, texts, kWords),
+                   next = speeds.tensor(DType::kF32, texts, 2);
       const double bytes = 2.0 * double(texts * kWords);
       speeds.time("sample, greedy" + suffix, bytes, Sample({}), {logits}, {next}, true);
-      speeds.time("sample, top-k and top-p" + suffix, bytes, Sample({.temperature = 1.0f, .top_k = 50, .top_p = 0.9f}), {logits},
-                  {next}, true);
+      speeds.time("sample, top-k and top-p" + suffix, bytes,
+                  Sample({.temperature = 1.0f, .top_k = 50, .top_p = 0.9f}), {logits}, {next},
+                  true);
     }
   }
   const CacheBatch prompt({1000}, {0}, {0}, 1);
   Speeds speeds(prompt);
   speeds.time("cached_attention, prompt of 1000", 4.0 * 768 * 1000, CachedAttention({12, 64, 1024}),
-              {speeds.tensor(dtype, 1000, 3 * 768)}, {speeds.tensor(dtype, 1000, 768), speeds.tensor(dtype, 1024, 2 * 768)}, true);
+              {speeds.tensor(dtype, 1000, 3 * 768)},
+              {speeds.tensor(dtype, 1000, 768), speeds.tensor(dtype, 1024, 2 * 768)}, true);
 }
 
 }  // namespace

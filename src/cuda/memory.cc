@@ -23,8 +23,8 @@ DeviceArena::DeviceArena(size_t bytes, cudaStream_t stream) : bytes_(bytes), str
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     throw Error(ErrorKind::kBudget,
-                fmt::format("the GPU does not give the {} that the plan needs: {} of {} are free", format_bytes(bytes),
-                            format_bytes(free), format_bytes(total)),
+                fmt::format("the GPU does not give the {} that the plan needs: {} of {} are free",
+                            format_bytes(bytes), format_bytes(free), format_bytes(total)),
                 "another process may have taken memory since the plan was made; start again");
   }
   check(status, "cudaMalloc");
@@ -40,7 +40,8 @@ void DeviceArena::read(size_t offset, std::span<std::byte> to) const {
 }
 
 void DeviceArena::write(size_t offset, std::span<const std::byte> from) {
-  SNUG_CUDA(cudaMemcpyAsync(base_ + offset, from.data(), from.size(), cudaMemcpyHostToDevice, stream_));
+  SNUG_CUDA(
+      cudaMemcpyAsync(base_ + offset, from.data(), from.size(), cudaMemcpyHostToDevice, stream_));
   SNUG_CUDA(cudaStreamSynchronize(stream_));
 }
 
@@ -48,7 +49,8 @@ PinnedBuffer::PinnedBuffer(size_t bytes) {
   void* memory = nullptr;
   const cudaError_t status = cudaMallocHost(&memory, bytes);
   if (status == cudaErrorMemoryAllocation) {
-    fail(ErrorKind::kBudget, "the system does not give {} of pinned host memory", format_bytes(bytes));
+    fail(ErrorKind::kBudget, "the system does not give {} of pinned host memory",
+         format_bytes(bytes));
   }
   check(status, "cudaMallocHost");
   data_ = static_cast<std::byte*>(memory);
@@ -58,12 +60,15 @@ PinnedBuffer::~PinnedBuffer() {
   if (data_ != nullptr) cudaFreeHost(data_);
 }
 
-PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)) {}
 
 PinnedMemory::PinnedMemory(size_t bytes, cudaStream_t stream) : stream_(stream) {
   if (bytes == 0) return;
   buffer_.emplace(bytes);
-  over_ranges(int64_t(bytes), kZeroGrain, [&](int64_t begin, int64_t end) { std::memset(base() + begin, 0, size_t(end - begin)); });
+  over_ranges(int64_t(bytes), kZeroGrain, [&](int64_t begin, int64_t end) {
+    std::memset(base() + begin, 0, size_t(end - begin));
+  });
 }
 
 void PinnedMemory::read(size_t offset, std::span<std::byte> to) const {

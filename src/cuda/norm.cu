@@ -1,4 +1,5 @@
-// Kernels of ops/residual_norm.h: ResidualNorm, LayerNorm, their output made again, and their gradient.
+// Kernels of ops/residual_norm.h: ResidualNorm, LayerNorm, their output made again, and their
+// gradient.
 #include "cuda/kernels.h"
 #include "cuda/norm_rows.cuh"
 #include "ops/residual_norm.h"
@@ -11,8 +12,11 @@ int row_count(const Tensor& tensor) {
   SNUG_CHECK(tensor.rows < int64_t{1} << 30);
   return int(tensor.rows);
 }
-__device__ inline bool is_there(int row, int real) { return uint32_t(row) < uint32_t(real); }  // nor below zero
-__device__ inline size_t row_offset(int row, int cols) { return size_t(uint32_t(row)) * uint32_t(cols); }
+// Rows below zero are not there either.
+__device__ inline bool is_there(int row, int real) { return uint32_t(row) < uint32_t(real); }
+__device__ inline size_t row_offset(int row, int cols) {
+  return size_t(uint32_t(row)) * uint32_t(cols);
+}
 
 template <class T>
 struct ForwardArguments {
@@ -30,7 +34,8 @@ struct ForwardArguments {
   const StepState* state;
 };
 
-// Blocks per multiprocessor: a group has one row in hand and the next one on its way, all in registers.
+// Blocks per multiprocessor: a group has one row in hand and the next one on its way, all in
+// registers.
 template <class T, class Shape>
 constexpr int forward_residency() {
   const int threads = (Shape::kVectors > 3 ? 512 : 640) / (sizeof(T) == sizeof(float) ? 2 : 1);
@@ -77,7 +82,9 @@ __global__ void __launch_bounds__(forward_threads<Shape>(), forward_residency<T,
     Draws draws[Shape::kVectors] = {};
     if (kAdds && a.mask.on()) {
 #pragma unroll
-      for (int v = 0; v < Shape::kVectors; ++v) draws[v] = mask_draws(a.mask, mask_row, Shape::column(v));
+      for (int v = 0; v < Shape::kVectors; ++v) {
+        draws[v] = mask_draws(a.mask, mask_row, Shape::column(v));
+      }
     }
     if (row >= real) {
       store_zeros<Shape>(a.y + at, cols);
@@ -95,7 +102,9 @@ __global__ void __launch_bounds__(forward_threads<Shape>(), forward_residency<T,
         Eight values = unpack(now.residual[v]);
         const Eight add = unpack(now.x[v]), factors = mask_factors(a.mask, draws[v]);
 #pragma unroll
-        for (int i = 0; i < kEight; ++i) values.at[i] = fmaf(add.at[i], factors.at[i], values.at[i]);
+        for (int i = 0; i < kEight; ++i) {
+          values.at[i] = fmaf(add.at[i], factors.at[i], values.at[i]);
+        }
         rounded = pack<T>(values);
         if (a.sum) store<kWhole, Reuse::kLate>(a.sum + at, column, cols, rounded);
       }
@@ -106,7 +115,8 @@ __global__ void __launch_bounds__(forward_threads<Shape>(), forward_residency<T,
     for (int v = 0; v < Shape::kVectors; ++v) {
       const int column = Shape::column(v);
       if (column >= cols) continue;
-      const Eight gamma = load_eight<kWhole>(a.gamma, column, cols), beta = load_eight<kWhole>(a.beta, column, cols);
+      const Eight gamma = load_eight<kWhole>(a.gamma, column, cols),
+                  beta = load_eight<kWhole>(a.beta, column, cols);
       store_eight<kWhole>(a.y + at, column, cols, affine(sums[v], stats, gamma, beta));
     }
     store_stats<Shape>(a.stats, row, stats);
@@ -118,7 +128,8 @@ void launch_forward(const ForwardArguments<T>& arguments, cudaStream_t stream) {
   with_row_shape(arguments.cols, [&]<class Shape>() {
     const unsigned at_once = unsigned(kMultiprocessors * forward_residency<T, Shape>());
     const unsigned blocks = std::min(forward_blocks<Shape>(arguments.rows), at_once);
-    norm_forward_kernel<T, Shape, kAdds><<<blocks, forward_threads<Shape>(), 0, stream>>>(arguments);
+    norm_forward_kernel<T, Shape, kAdds>
+        <<<blocks, forward_threads<Shape>(), 0, stream>>>(arguments);
     SNUG_CUDA_LAUNCHED("norm_forward");
   });
 }
@@ -126,14 +137,15 @@ void launch_forward(const ForwardArguments<T>& arguments, cudaStream_t stream) {
 // y as norm_forward_kernel has computed it from the same sum and statistics.
 template <class T, bool kWhole>
 __global__ void __launch_bounds__(kPlaceBlock)
-    norm_again_kernel(const T* sum, const float* stats, const float* gamma, const float* beta, T* y, int64_t rows, int cols,
-                      const StepState* state) {
+    norm_again_kernel(const T* sum, const float* stats, const float* gamma, const float* beta, T* y,
+                      int64_t rows, int cols, const StepState* state) {
   const auto [row, column] = place(cols);
   if (row >= rows) return;
   Eight values{};
   if (row < state->tokens) {
-    values = affine(load_eight<kWhole>(sum + row * cols, column, cols), load_stats(stats, row),
-                    load_eight<kWhole>(gamma, column, cols), load_eight<kWhole>(beta, column, cols));
+    values =
+        affine(load_eight<kWhole>(sum + row * cols, column, cols), load_stats(stats, row),
+               load_eight<kWhole>(gamma, column, cols), load_eight<kWhole>(beta, column, cols));
   }
   store_eight<kWhole>(y + row * cols, column, cols, values);
 }
@@ -178,7 +190,8 @@ struct BackwardRows {
         const int column = Shape::column(v);
         const bool loads = there && column < cols;
         dy[r][v] = loads ? load<Shape::kWhole, Reuse::kLate>(a.dy + at, column, cols) : Packed<T>();
-        sum[r][v] = loads ? load<Shape::kWhole, Reuse::kLate>(a.sum + at, column, cols) : Packed<T>();
+        sum[r][v] =
+            loads ? load<Shape::kWhole, Reuse::kLate>(a.sum + at, column, cols) : Packed<T>();
       }
       place[r] = there && a.mask.on() ? row_place(a.batch, a.rows_are, row) : TokenPlace();
     }
@@ -199,7 +212,8 @@ __device__ void put(T* row, int column, int cols, const Eight& values, bool add)
 
 // kPlain: a.plain() is known to hold.
 template <class T, class Shape, bool kPlain>
-__global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1) norm_backward_kernel(const BackwardArguments<T> a) {
+__global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1)
+    norm_backward_kernel(const BackwardArguments<T> a) {
   using Rows = Walk<T, Shape>;
   constexpr int kRows = Rows::kRows;
   constexpr bool kWhole = Shape::kWhole;
@@ -229,10 +243,11 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1) norm_backward_kerne
     }
     next.fetch(a, last - step, real);
     NormRowGradient gradients[kRows];
-    row_gradients<Shape>(now.stats, gamma, cols, turn, sums, gradients, [&](int r, int v, Eight& dy, Eight& values) {
-      dy = unpack(now.dy[r][v]);
-      values = unpack(now.sum[r][v]);
-    });
+    row_gradients<Shape>(now.stats, gamma, cols, turn, sums, gradients,
+                         [&](int r, int v, Eight& dy, Eight& values) {
+                           dy = unpack(now.dy[r][v]);
+                           values = unpack(now.sum[r][v]);
+                         });
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (last < r) continue;
@@ -244,7 +259,9 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1) norm_backward_kerne
         const Eight dy = unpack(now.dy[r][v]), values = unpack(now.sum[r][v]);
         Eight ds;
 #pragma unroll
-        for (int i = 0; i < kEight; ++i) ds.at[i] = gradients[r].at(dy.at[i], gamma[v].at[i], values.at[i]);
+        for (int i = 0; i < kEight; ++i) {
+          ds.at[i] = gradients[r].at(dy.at[i], gamma[v].at[i], values.at[i]);
+        }
         if (!kPlain && a.dsum) ds += unpack(dsum[r][v]);
         if (kPlain || a.dresidual) {
           put<kWhole, Reuse::kLate>(a.dresidual + at, column, cols, ds, !kPlain && a.add_residual);
@@ -313,7 +330,8 @@ void launch(const NormAgain&, const Launch& call) {
   with_type(y.dtype, [&]<class T>() {
     with_bool(y.cols % kEight == 0, [&]<bool kWhole>() {
       norm_again_kernel<T, kWhole><<<place_blocks(y), kPlaceBlock, 0, call.stream>>>(
-          data_of<T>(sum), call.in[1].f32(), call.in[2].f32(), call.in[3].f32(), data_of<T>(y), y.rows, int(y.cols), call.state);
+          data_of<T>(sum), call.in[1].f32(), call.in[2].f32(), call.in[3].f32(), data_of<T>(y),
+          y.rows, int(y.cols), call.state);
       SNUG_CUDA_LAUNCHED("norm_again");
     });
   });
@@ -345,12 +363,17 @@ void launch(const NormGradient& op, const Launch& call) {
       using Rows = Walk<T, Shape>;
       const int64_t blocks = Rows::blocks(dy.rows);
       const size_t bytes = piece_bytes(blocks, kNormSums, dy.cols);
-      arguments.partials = targets ? room_for_pieces(call.pending, bytes, call.workspace, call.stream) : nullptr;
+      arguments.partials =
+          targets ? room_for_pieces(call.pending, bytes, call.workspace, call.stream) : nullptr;
       with_bool(arguments.plain(), [&]<bool kPlain>() {
-        norm_backward_kernel<T, Shape, kPlain><<<unsigned(blocks), Rows::kBlock, 0, call.stream>>>(arguments);
+        norm_backward_kernel<T, Shape, kPlain>
+            <<<unsigned(blocks), Rows::kBlock, 0, call.stream>>>(arguments);
       });
       SNUG_CUDA_LAUNCHED("norm_backward");
-      if (targets) add_pieces(call.pending, {arguments.partials, blocks, kNormSums, dy.cols, targets}, call.stream);
+      if (targets) {
+        add_pieces(call.pending, {arguments.partials, blocks, kNormSums, dy.cols, targets},
+                   call.stream);
+      }
     });
   });
 }

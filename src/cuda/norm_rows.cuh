@@ -1,5 +1,6 @@
-// Layer norm of a row in registers, both directions, shared by norm.cu and embedding.cu. The formulas are those of
-// ops/norm-inl.h: statistics in two passes, since a one-pass variance cancels.
+// Layer norm of a row in registers, both directions, shared by norm.cu and embedding.cu. The
+// formulas are those of ops/norm-inl.h: statistics in two passes, since a one-pass variance
+// cancels.
 #pragma once
 
 #include "cuda/column_sums.cuh"
@@ -13,8 +14,8 @@ struct NormStats {
   __device__ float normalized(float value) const { return (value - mean) * rstd; }
 };
 
-// 1 / sqrt(x) to about a unit in the last place, of an x that is normal and not large: Newton's step behind the
-// instruction's approximation, a third of what division and root take.
+// 1 / sqrt(x) to about a unit in the last place, of an x that is normal and not large: Newton's
+// step behind the instruction's approximation, a third of what division and root take.
 __device__ inline float reciprocal_root(float x) {
   const float guess = rsqrtf(x);
   return fmaf(0.5f * guess, fmaf(-x * guess, guess, 1.0f), guess);
@@ -45,10 +46,13 @@ __device__ inline NormStats row_stats(const Eight (&values)[Shape::kVectors], in
   return {mean, reciprocal_root(squares[0] * (1.0f / float(cols)) + eps)};
 }
 
-__device__ inline Eight affine(const Eight& values, const NormStats& stats, const Eight& gamma, const Eight& beta) {
+__device__ inline Eight affine(const Eight& values, const NormStats& stats, const Eight& gamma,
+                               const Eight& beta) {
   Eight y;
 #pragma unroll
-  for (int i = 0; i < kEight; ++i) y.at[i] = fmaf(stats.normalized(values.at[i]), gamma.at[i], beta.at[i]);
+  for (int i = 0; i < kEight; ++i) {
+    y.at[i] = fmaf(stats.normalized(values.at[i]), gamma.at[i], beta.at[i]);
+  }
   return y;
 }
 
@@ -72,22 +76,25 @@ __device__ inline void store_zeros(T* row, int cols) {
   }
 }
 
-// The gradient of a row from dy: rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * gamma, as two fused steps per
-// element.
+// The gradient of a row from dy: rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * gamma, as
+// two fused steps per element.
 struct NormRowGradient {
   float rstd, slope, offset;
 
-  // The product is rounded as it was for the mean: a fused one would leave a remainder, which rstd may enlarge.
+  // The product is rounded as it was for the mean: a fused one would leave a remainder, which rstd
+  // may enlarge.
   __device__ float at(float dy, float gamma, float value) const {
     return fmaf(__fmul_rn(dy, gamma), rstd, fmaf(value, slope, offset));
   }
 };
 
-// Some rows at a time. vector(r, v, dy, values) gives vector v of row r. Adds to the first two sums what the rows add
-// to dgamma and dbeta. `turn` counts the calls, see RowShape::sum().
+// Some rows at a time. vector(r, v, dy, values) gives vector v of row r. Adds to the first two sums
+// what the rows add to dgamma and dbeta. `turn` counts the calls, see RowShape::sum().
 template <class Shape, int kRows, class Sums, class Vector>
-__device__ inline void row_gradients(const NormStats (&stats)[kRows], const Eight (&gamma)[Shape::kVectors], int cols,
-                                     int turn, Sums& sums, NormRowGradient (&gradients)[kRows], const Vector& vector) {
+__device__ inline void row_gradients(const NormStats (&stats)[kRows],
+                                     const Eight (&gamma)[Shape::kVectors], int cols, int turn,
+                                     Sums& sums, NormRowGradient (&gradients)[kRows],
+                                     const Vector& vector) {
   float totals[2 * kRows] = {};  // of g and g * xhat
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -99,7 +106,8 @@ __device__ inline void row_gradients(const NormStats (&stats)[kRows], const Eigh
       vector(r, v, dy, values);
 #pragma unroll
       for (int i = 0; i < kEight; ++i) {
-        const float xhat = fmaf(values.at[i], stats[r].rstd, shift), g = __fmul_rn(dy.at[i], gamma[v].at[i]);
+        const float xhat = fmaf(values.at[i], stats[r].rstd, shift),
+                    g = __fmul_rn(dy.at[i], gamma[v].at[i]);
         totals[2 * r] += g;
         totals[2 * r + 1] = fmaf(g, xhat, totals[2 * r + 1]);
         sums.of[0][v].at[i] = fmaf(dy.at[i], xhat, sums.of[0][v].at[i]);
@@ -117,7 +125,8 @@ __device__ inline void row_gradients(const NormStats (&stats)[kRows], const Eigh
 }
 
 template <class Shape>
-__device__ inline void load_columns(const float* parameter, int cols, Eight (&columns)[Shape::kVectors]) {
+__device__ inline void load_columns(const float* parameter, int cols,
+                                    Eight (&columns)[Shape::kVectors]) {
 #pragma unroll
   for (int v = 0; v < Shape::kVectors; ++v) {
     const int column = Shape::column(v);
@@ -125,16 +134,19 @@ __device__ inline void load_columns(const float* parameter, int cols, Eight (&co
   }
 }
 
-// A kernel that walks rows: one block per multiprocessor, 128 registers per thread. A group has kRows rows in hand,
-// first() and behind, then those that lie step() on.
+// A kernel that walks rows: one block per multiprocessor, 128 registers per thread. A group has
+// kRows rows in hand, first() and behind, then those that lie step() on.
 template <class T, class Shape>
 struct Walk {
   static constexpr int kRows = sizeof(T) == sizeof(float) || Shape::kVectors > 1 ? 1 : 2;
   static constexpr int kGroups = 512 / Shape::kThreads, kBlock = kGroups * Shape::kThreads;
 
-  static __device__ int64_t first() { return (int64_t(Shape::group()) * gridDim.x + blockIdx.x) * kRows; }
+  static __device__ int64_t first() {
+    return (int64_t(Shape::group()) * gridDim.x + blockIdx.x) * kRows;
+  }
   static __device__ int64_t step() { return int64_t(gridDim.x) * kGroups * kRows; }
-  // Blocks, one piece of the sums each. Groups of a block lie far apart, so that few rows use all multiprocessors.
+  // Blocks, one piece of the sums each. Groups of a block lie far apart, so that few rows use all
+  // multiprocessors.
   static int64_t blocks(int64_t rows) { return std::min(kColumnSumPieces, ceil_div(rows, kRows)); }
 };
 

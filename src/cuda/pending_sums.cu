@@ -1,15 +1,15 @@
-#include "cuda/pending_sums.h"
-
 #include <algorithm>
 
 #include "cuda/column_sums.cuh"
+#include "cuda/pending_sums.h"
 
 namespace snug::cuda {
 namespace {
 
 constexpr int kPieceWarps = 16;
 
-// Pieces as the kernel sees them: the first of its blocks that work on them, 32 columns of all sums each.
+// Pieces as the kernel sees them: the first of its blocks that work on them, 32 columns of all sums
+// each.
 struct Job {
   const float* pieces;
   int first_block, count, width, cols;
@@ -20,20 +20,25 @@ struct Jobs {
   Job at[PendingSums::kMost];
 };
 
-// Warps of a block take a share of the pieces each, all in flight at once. A kernel of its own, since a last block of the one
-// before would read more than a megabyte alone.
-__global__ void __launch_bounds__(kPieceWarps * kWarp) add_pieces_kernel(const __grid_constant__ Jobs jobs) {
-  constexpr int kShare = int(ceil_div(kColumnSumPieces, kPieceWarps)), kRound = kShare * kPieceWarps;
+// Warps of a block take a share of the pieces each, all in flight at once. A kernel of its own,
+// since a last block of the one before would read more than a megabyte alone.
+__global__ void __launch_bounds__(kPieceWarps* kWarp)
+    add_pieces_kernel(const __grid_constant__ Jobs jobs) {
+  constexpr int kShare = int(ceil_div(kColumnSumPieces, kPieceWarps)),
+                kRound = kShare * kPieceWarps;
   __shared__ float sums[kPieceWarps][kWarp];
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
   int which = 0;
   while (which + 1 < jobs.count && int(blockIdx.x) >= jobs.at[which + 1].first_block) ++which;
   const Job& job = jobs.at[which];
-  const int at = (int(blockIdx.x) - job.first_block) * kWarp + lane, width = job.width, pieces = job.count;
+  const int at = (int(blockIdx.x) - job.first_block) * kWarp + lane, width = job.width,
+            pieces = job.count;
   float* target = nullptr;
   if (at < width) {
     const int n = at / job.cols;
-    float* const of_sum = n == 0 ? job.targets.at[0] : n == 1 ? job.targets.at[1] : job.targets.at[2];
+    float* const of_sum = n == 0   ? job.targets.at[0]
+                          : n == 1 ? job.targets.at[1]
+                                   : job.targets.at[2];
     target = of_sum ? of_sum + (at - n * job.cols) : nullptr;
   }
   const float before = target && warp == 0 ? *target : 0.0f;
@@ -61,7 +66,8 @@ void add_now(std::span<const Pieces> all, cudaStream_t stream) {
   int64_t blocks = 0;
   for (const Pieces& pieces : all) {
     const int64_t width = pieces.sums * pieces.cols;
-    jobs.at[jobs.count++] = {pieces.at, int(blocks), int(pieces.count), int(width), int(pieces.cols), pieces.targets};
+    jobs.at[jobs.count++] = {pieces.at,  int(blocks),      int(pieces.count),
+                             int(width), int(pieces.cols), pieces.targets};
     blocks += ceil_div(width, kWarp);
   }
   if (blocks == 0) return;
@@ -70,7 +76,9 @@ void add_now(std::span<const Pieces> all, cudaStream_t stream) {
 }
 
 bool meet(const SumTargets& a, const SumTargets& b) {
-  return std::ranges::any_of(a.at, [&](const float* target) { return target && std::ranges::find(b.at, target) != std::end(b.at); });
+  return std::ranges::any_of(a.at, [&](const float* target) {
+    return target && std::ranges::find(b.at, target) != std::end(b.at);
+  });
 }
 
 }  // namespace
@@ -93,7 +101,8 @@ bool PendingSums::has(const float* pieces) const {
 void PendingSums::add(const Pieces& pieces, cudaStream_t stream) {
   SNUG_CHECK(has(pieces.at));
   // Blocks of one kernel must not add to the same target.
-  if (std::ranges::any_of(waiting_, [&](const Pieces& other) { return meet(other.targets, pieces.targets); })) {
+  if (std::ranges::any_of(
+          waiting_, [&](const Pieces& other) { return meet(other.targets, pieces.targets); })) {
     add_now(waiting_, stream);
     waiting_.clear();
   }
@@ -107,7 +116,8 @@ void PendingSums::finish(cudaStream_t stream) {
   used_ = 0;
 }
 
-float* room_for_pieces(PendingSums* pending, size_t bytes, std::span<std::byte> workspace, cudaStream_t stream) {
+float* room_for_pieces(PendingSums* pending, size_t bytes, std::span<std::byte> workspace,
+                       cudaStream_t stream) {
   if (float* const room = pending ? pending->take(bytes, stream) : nullptr) return room;
   SNUG_CHECK(workspace.size() >= bytes);
   return reinterpret_cast<float*>(workspace.data());

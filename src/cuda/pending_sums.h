@@ -1,7 +1,8 @@
-// Sums over rows without floating-point atomics, so that their order never changes: blocks of a kernel leave one sum per
-// piece of the rows, and when all are done the pieces are added in their order to the targets. That takes another kernel,
-// which does little and still costs microseconds; so where there is room, pieces of several kernels wait and are added by
-// one. The bits are the same.
+// Sums over rows without floating-point atomics, so that their order never changes: blocks of a
+// kernel leave one sum per piece of the rows, and when all are done the pieces are added in their
+// order to the targets. That takes another kernel, which does little and still costs microseconds;
+// so where there is room, pieces of several kernels wait and are added by one. The bits are the
+// same.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -27,17 +28,20 @@ struct Pieces {
   SumTargets targets;
 };
 
-constexpr size_t piece_bytes(int64_t count, int64_t sums, int64_t cols) { return size_t(count * sums * cols) * sizeof(float); }
+constexpr size_t piece_bytes(int64_t count, int64_t sums, int64_t cols) {
+  return size_t(count * sums * cols) * sizeof(float);
+}
 
 // Pieces that wait. All calls are for one stream.
 class PendingSums {
  public:
   static constexpr size_t kMost = 32;  // to be added by one kernel
 
-  explicit PendingSums(std::span<std::byte> room) : room_(room) {}  // device memory, 256-byte aligned; may be empty
+  explicit PendingSums(std::span<std::byte> room)
+      : room_(room) {}  // device memory, 256-byte aligned; may be empty
 
-  // Memory for pieces that add() is told of next; null: there never is so much. Adds those that wait where they leave too
-  // little.
+  // Memory for pieces that add() is told of next; null: there never is so much. Adds those that
+  // wait where they leave too little.
   float* take(size_t bytes, cudaStream_t stream);
   bool has(const float* pieces) const;
   void add(const Pieces& pieces, cudaStream_t stream);
@@ -50,8 +54,10 @@ class PendingSums {
   std::vector<Pieces> waiting_;
 };
 
-// Where a kernel leaves its pieces: among those that wait, or in its workspace where pending is null or too small.
-float* room_for_pieces(PendingSums* pending, size_t bytes, std::span<std::byte> workspace, cudaStream_t stream);
+// Where a kernel leaves its pieces: among those that wait, or in its workspace where pending is
+// null or too small.
+float* room_for_pieces(PendingSums* pending, size_t bytes, std::span<std::byte> workspace,
+                       cudaStream_t stream);
 // Adds what the kernel left there, once it is launched: now, or with others.
 void add_pieces(PendingSums* pending, const Pieces& pieces, cudaStream_t stream);
 

@@ -36,9 +36,12 @@ class Kernels {
     for (size_t i = 0; i < shapes_.size(); ++i) {
       const auto& [count, sums, cols] = shapes_[i];
       SumTargets wanted;
-      for (int64_t n = 0; n < sums; ++n) wanted.at[n] = n == absent ? nullptr : targets[i].data<float>() + n * cols;
+      for (int64_t n = 0; n < sums; ++n) {
+        wanted.at[n] = n == absent ? nullptr : targets[i].data<float>() + n * cols;
+      }
       const size_t bytes = piece_bytes(count, sums, cols);
-      float* const room = room_for_pieces(pending, bytes, {workspace.data<std::byte>(), workspace.size()}, nullptr);
+      float* const room =
+          room_for_pieces(pending, bytes, {workspace.data<std::byte>(), workspace.size()}, nullptr);
       SNUG_CUDA(cudaMemcpyAsync(room, pieces_[i].data(), bytes, cudaMemcpyHostToDevice, nullptr));
       add_pieces(pending, {room, count, sums, cols, wanted}, nullptr);
     }
@@ -54,7 +57,9 @@ class Kernels {
 
   double expected(size_t shape, size_t at) const {
     double sum = before_[shape][at];
-    for (size_t i = at; i < pieces_[shape].size(); i += before_[shape].size()) sum += pieces_[shape][i];
+    for (size_t i = at; i < pieces_[shape].size(); i += before_[shape].size()) {
+      sum += pieces_[shape][i];
+    }
     return sum;
   }
   float before(size_t shape, size_t at) const { return before_[shape][at]; }
@@ -64,8 +69,9 @@ class Kernels {
   std::vector<std::vector<float>> pieces_, before_;
 };
 
-const std::vector<Kernels::Shape> kShapes = {{1, 1, 1},    {132, 3, 768}, {7, 2, 33},   {512, 1, 100}, {16, 1, 3072},
-                                             {144, 3, 31}, {145, 1, 32},  {300, 2, 65}, {64, 3, 1024}};
+const std::vector<Kernels::Shape> kShapes = {{1, 1, 1},     {132, 3, 768}, {7, 2, 33},
+                                             {512, 1, 100}, {16, 1, 3072}, {144, 3, 31},
+                                             {145, 1, 32},  {300, 2, 65},  {64, 3, 1024}};
 
 TEST(CudaPendingSums, AddsPieces) {
   SNUG_NEEDS_GPU();
@@ -73,8 +79,10 @@ TEST(CudaPendingSums, AddsPieces) {
   const auto sums = kernels.run(nullptr);
   for (size_t i = 0; i < sums.size(); ++i) {
     for (size_t at = 0; at < sums[i].size(); ++at) {
-      const double bound = 1e-6 * double(kShapes[i].count + 1);  // a rounding for each piece, of a few units
-      ASSERT_NEAR(sums[i][at], kernels.expected(i, at), bound) << "shape " << i << ", element " << at;
+      const double bound =
+          1e-6 * double(kShapes[i].count + 1);  // a rounding for each piece, of a few units
+      ASSERT_NEAR(sums[i][at], kernels.expected(i, at), bound)
+          << "shape " << i << ", element " << at;
     }
   }
 }
@@ -83,7 +91,8 @@ TEST(CudaPendingSums, WaitingChangesNoBit) {
   SNUG_NEEDS_GPU();
   const Kernels kernels(kShapes);
   const auto at_once = kernels.run(nullptr);
-  for (const size_t bytes : {size_t{0}, size_t{256}, size_t{100} << 10, size_t{2} << 20, size_t{64} << 20}) {
+  for (const size_t bytes :
+       {size_t{0}, size_t{256}, size_t{100} << 10, size_t{2} << 20, size_t{64} << 20}) {
     const DeviceBytes room(bytes);
     PendingSums pending({room.data<std::byte>(), bytes});
     EXPECT_EQ(kernels.run(&pending), at_once) << "room for " << bytes << " bytes";
@@ -108,7 +117,8 @@ TEST(CudaPendingSums, AbsentTargetsAreLeftAlone) {
   const auto sums = kernels.run(&pending, 1);
   for (size_t at = 0; at < 150; ++at) {
     const bool absent = at / 50 == 1;
-    ASSERT_NEAR(sums[0][at], absent ? kernels.before(0, at) : kernels.expected(0, at), absent ? 0.0 : 1e-4);
+    ASSERT_NEAR(sums[0][at], absent ? kernels.before(0, at) : kernels.expected(0, at),
+                absent ? 0.0 : 1e-4);
   }
 }
 
@@ -121,7 +131,8 @@ TEST(CudaPendingSums, ATargetIsAddedToTwice) {
     const std::vector<float> twos(5 * kCols, 2.0f);
     float* const at = pending.take(piece_bytes(5, 1, kCols), nullptr);
     ASSERT_NE(at, nullptr);
-    SNUG_CUDA(cudaMemcpyAsync(at, twos.data(), twos.size() * sizeof(float), cudaMemcpyHostToDevice, nullptr));
+    SNUG_CUDA(cudaMemcpyAsync(at, twos.data(), twos.size() * sizeof(float), cudaMemcpyHostToDevice,
+                              nullptr));
     pending.add({at, 5, 1, kCols, {{target.data<float>()}}}, nullptr);
   }
   pending.finish(nullptr);

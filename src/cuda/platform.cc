@@ -21,13 +21,15 @@ class CudaPlatform : public Platform {
 
   std::vector<std::pair<std::string, std::string>> facts() const override {
     const DeviceMemory memory = gpu_.memory();
-    return {{"GPU", fmt::format("{}, compute capability {}.{}, {} multiprocessors", gpu_.model(), gpu_.capability() / 10,
-                                gpu_.capability() % 10, gpu_.multiprocessors())},
+    return {{"GPU",
+             fmt::format("{}, compute capability {}.{}, {} multiprocessors", gpu_.model(),
+                         gpu_.capability() / 10, gpu_.capability() % 10, gpu_.multiprocessors())},
             {"driver, CUDA, cuBLASLt", gpu_.versions() + fmt::format(", {}", cublasLtGetVersion())},
             {"memory of the GPU", format_bytes(memory.total_bytes)},
             {"held by other processes", format_bytes(gpu_.neighbours_bytes())},
             {"CUDA context", format_bytes(context_bytes_)},
-            {"cuBLASLt", format_bytes(gpu_.process_bytes() - std::min(gpu_.process_bytes(), context_bytes_))},
+            {"cuBLASLt",
+             format_bytes(gpu_.process_bytes() - std::min(gpu_.process_bytes(), context_bytes_))},
             {"most an arena can have", format_bytes(memory.total_bytes - memory.used_bytes)},
             {"precision", gpu_.has_bf16() ? "fp32, bf16, fp16" : "fp32, fp16"}};
   }
@@ -36,9 +38,13 @@ class CudaPlatform : public Platform {
     if (precision == "fp32") return DType::kF32;
     if (precision == "fp16") return DType::kF16;
     if (precision == "auto") return gpu_.has_bf16() ? DType::kBF16 : DType::kF32;
-    if (precision != "bf16") fail(ErrorKind::kUsage, "--precision is \"{}\", expected auto, fp32, bf16 or fp16", precision);
+    if (precision != "bf16") {
+      fail(ErrorKind::kUsage, "--precision is \"{}\", expected auto, fp32, bf16 or fp16",
+           precision);
+    }
     if (!gpu_.has_bf16()) {
-      throw Error(ErrorKind::kDevice, fmt::format("{} ({}) does not compute in bf16", gpu_.model(), gpu_.name()),
+      throw Error(ErrorKind::kDevice,
+                  fmt::format("{} ({}) does not compute in bf16", gpu_.model(), gpu_.name()),
                   "--precision fp16 or fp32 works on it");
     }
     return DType::kBF16;
@@ -49,13 +55,14 @@ class CudaPlatform : public Platform {
     const uint64_t usable = total - std::min(total, held);
     if (!asked_bytes) return usable;
     if (*asked_bytes > total) {
-      throw Error(ErrorKind::kBudget, fmt::format("--memory {} is more than {} has: {}", format_bytes(*asked_bytes), gpu_.name(),
-                                                  format_bytes(total)),
+      throw Error(ErrorKind::kBudget,
+                  fmt::format("--memory {} is more than {} has: {}", format_bytes(*asked_bytes),
+                              gpu_.name(), format_bytes(total)),
                   "leave --memory out to use all that is free");
     }
     if (*asked_bytes > usable) {
-      warn(fmt::format("other processes hold {} of {}'s {}: planning for {}", format_bytes(held), gpu_.name(),
-                       format_bytes(total), format_bytes(usable)));
+      warn(fmt::format("other processes hold {} of {}'s {}: planning for {}", format_bytes(held),
+                       gpu_.name(), format_bytes(total), format_bytes(usable)));
     }
     return std::min(*asked_bytes, usable);
   }
@@ -67,7 +74,8 @@ class CudaPlatform : public Platform {
     request.process.host_bytes = peak_resident_bytes();
   }
 
-  std::unique_ptr<Engine> make_engine(const Model& model, const Plan& plan, uint64_t seed) override {
+  std::unique_ptr<Engine> make_engine(const Model& model, const Plan& plan,
+                                      uint64_t seed) override {
     return std::make_unique<CudaEngine>(model, plan, seed, gpu_, products_);
   }
 
@@ -81,6 +89,8 @@ class CudaPlatform : public Platform {
 
 }  // namespace
 
-std::unique_ptr<Platform> open_platform(const PlatformOptions& options) { return std::make_unique<CudaPlatform>(options); }
+std::unique_ptr<Platform> open_platform(const PlatformOptions& options) {
+  return std::make_unique<CudaPlatform>(options);
+}
 
 }  // namespace snug::cuda

@@ -19,17 +19,18 @@
 namespace snug::cuda {
 namespace {
 
-constexpr int kCandidates = 64;   // of the library's list, best guess first
-constexpr int kTimedRounds = 3;   // of each; the fastest counts
+constexpr int kCandidates = 64;  // of the library's list, best guess first
+constexpr int kTimedRounds = 3;  // of each; the fastest counts
 constexpr int kRunsOfRound = 4;
 constexpr float kHopeless = 1.2f;  // times the fastest so far: not timed any further
-// Products of so many operations, one after the other, bring a large GPU to its power limit within some 30 ms. There those
-// are fastest that need least energy, which few runs do not show: what comes near the fastest is run on for longer.
+// Products of so many operations, one after the other, bring a large GPU to its power limit within
+// some 30 ms. There those are fastest that need least energy, which few runs do not show: what
+// comes near the fastest is run on for longer.
 constexpr double kHeavy = 2e10;
 constexpr float kNear = 1.15f;
 constexpr float kSettleMilliseconds = 30, kLongMilliseconds = 30;
-// What clearing a workspace costs in a graph beyond what it does on a stream: kernels on both sides wait for it
-// (bench/gpu.py kernels). Nothing where the graph clears all counters at its beginning.
+// What clearing a workspace costs in a graph beyond what it does on a stream: kernels on both sides
+// wait for it (bench/gpu.py kernels). Nothing where the graph clears all counters at its beginning.
 constexpr float kFillMilliseconds = 0.004f;
 constexpr int kCacheVersion = 11;
 
@@ -40,10 +41,14 @@ void check(cublasStatus_t status, const char* call) {
 
 cudaDataType_t data_type(DType dtype) {
   switch (dtype) {
-    case DType::kBF16: return CUDA_R_16BF;
-    case DType::kF16: return CUDA_R_16F;
-    case DType::kI8: return CUDA_R_8I;
-    default: return CUDA_R_32F;
+    case DType::kBF16:
+      return CUDA_R_16BF;
+    case DType::kF16:
+      return CUDA_R_16F;
+    case DType::kI8:
+      return CUDA_R_8I;
+    default:
+      return CUDA_R_32F;
   }
 }
 
@@ -92,9 +97,9 @@ Fills fills_of(cudaStream_t stream, const F& work, GraphCounters* counters) {
   return fills;
 }
 
-// Milliseconds of a run in the fastest of some rounds; 0 where work() returns false. Runs follow each other on the device as
-// they do in a step's graph: one that is not counted keeps it busy meanwhile. One that is hopeless beside `best` (0: there
-// is none) is given up early.
+// Milliseconds of a run in the fastest of some rounds; 0 where work() returns false. Runs follow
+// each other on the device as they do in a step's graph: one that is not counted keeps it busy
+// meanwhile. One that is hopeless beside `best` (0: there is none) is given up early.
 template <class F>
 float fastest_run(cudaStream_t stream, const F& work, GraphCounters* counters, float best) {
   if (!work()) return 0;  // loads the kernel
@@ -129,18 +134,28 @@ float settled_run(cudaStream_t stream, const F& work, GraphCounters* counters, f
 }
 
 Json shape_key(const ProductShape& s) {
-  return {int(s.kind), int(s.dtype), s.rows, s.in, s.out, s.bias, s.accumulate, int(s.layout), s.out_stride, int(s.gelu),
-          s.overwrite, int(s.gelu_form)};
+  return {int(s.kind),  int(s.dtype),  s.rows,       s.in,        s.out,       s.bias,
+          s.accumulate, int(s.layout), s.out_stride, int(s.gelu), s.overwrite, int(s.gelu_form)};
 }
 ProductShape shape_of(const Json& entry) {
   const auto number = [&](size_t i) { return entry.at(i).get<int>(); };
-  return {ProductKind(number(0)), DType(number(1)), entry.at(2), entry.at(3), entry.at(4), entry.at(5), entry.at(6),
-          WeightLayout(number(7)), entry.at(8), ProductGelu(number(9)), entry.at(10), Activation(number(11))};
+  return {ProductKind(number(0)),
+          DType(number(1)),
+          entry.at(2),
+          entry.at(3),
+          entry.at(4),
+          entry.at(5),
+          entry.at(6),
+          WeightLayout(number(7)),
+          entry.at(8),
+          ProductGelu(number(9)),
+          entry.at(10),
+          Activation(number(11))};
 }
 constexpr size_t kShapeFields = 12;
 
-// The shape that a choice is made for. By slopes as by arguments of the erf form, which has the same ways: so results do not
-// depend on which of the two is kept.
+// The shape that a choice is made for. By slopes as by arguments of the erf form, which has the
+// same ways: so results do not depend on which of the two is kept.
 ProductShape chosen_as(ProductShape shape) {
   const bool keeps = shape.gelu == ProductGelu::kKeepsSlope;
   if (keeps) shape.gelu = ProductGelu::kKeeps;
@@ -158,24 +173,30 @@ struct Factor {
 
 bool may_fuse_gelu(const ProductShape& shape) {
   if (shape.kind == ProductKind::kWeightGradient || shape.dtype == DType::kF32) return false;
-  if (shape.gelu_form != Activation::kGeluTanh || shape.gelu == ProductGelu::kKeepsSlope) return false;
+  if (shape.gelu_form != Activation::kGeluTanh || shape.gelu == ProductGelu::kKeepsSlope) {
+    return false;
+  }
   const int64_t cols = shape.kind == ProductKind::kForward ? shape.out : shape.in;
   return cols % 8 == 0 && shape.out_stride == 0 && !shape.accumulate;
 }
 
-// cuBLASLt's matrices are column-major, so a row-major [r, c] is its c x r with leading dimension c, and every product
-// is computed transposed: the result's columns come from its first factor.
+// cuBLASLt's matrices are column-major, so a row-major [r, c] is its c x r with leading dimension
+// c, and every product is computed transposed: the result's columns come from its first factor.
 class Products::Descriptors {
  public:
   Descriptors(const ProductShape& shape, const ProductTensors& tensors, bool tf32) {
-    const bool forward = shape.kind == ProductKind::kForward, weights = shape.kind == ProductKind::kWeightGradient;
+    const bool forward = shape.kind == ProductKind::kForward,
+               weights = shape.kind == ProductKind::kWeightGradient;
     const bool in_out = shape.layout == WeightLayout::kInOut;
-    const int64_t rows = shape.rows, in = shape.in, out = shape.out, out_stride = shape.out_stride > 0 ? shape.out_stride : out;
+    const int64_t rows = shape.rows, in = shape.in, out = shape.out,
+                  out_stride = shape.out_stride > 0 ? shape.out_stride : out;
     const cudaDataType_t type = data_type(shape.dtype);
     integers = shape.dtype == DType::kI8;
     const cublasComputeType_t floats = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    SNUG_CUBLAS(cublasLtMatmulDescCreate(&product, integers ? CUBLAS_COMPUTE_32I : floats, integers ? CUDA_R_32I : CUDA_R_32F));
-    const Factor x = {in, rows, in}, y = {out, rows, out_stride}, w = in_out ? Factor{out, in, out} : Factor{in, out, in};
+    SNUG_CUBLAS(cublasLtMatmulDescCreate(&product, integers ? CUBLAS_COMPUTE_32I : floats,
+                                         integers ? CUDA_R_32I : CUDA_R_32F));
+    const Factor x = {in, rows, in}, y = {out, rows, out_stride},
+                 w = in_out ? Factor{out, in, out} : Factor{in, out, in};
     Factor first = w, second = forward ? x : y, result = forward ? y : x;
     if (weights) {
       first = x, second = y, result = w;
@@ -200,13 +221,15 @@ class Products::Descriptors {
   }
   Descriptors(const Descriptors&) = delete;
 
-  cublasStatus_t run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm, const ProductTensors& t,
-                     std::span<std::byte> workspace, cudaStream_t stream) const {
+  cublasStatus_t run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
+                     const ProductTensors& t, std::span<std::byte> workspace,
+                     cudaStream_t stream) const {
     constexpr int32_t kOne = 1, kZero = 0;
     const void* const factor = integers ? static_cast<const void*>(&kOne) : &alpha;
     const void* const before = integers ? static_cast<const void*>(&kZero) : &beta;
-    return cublasLtMatmul(handle, product, factor, left_first ? t.left : t.right, a, left_first ? t.right : t.left, b, before,
-                          t.result, c, t.result, c, &algorithm, workspace.data(), workspace.size(), stream);
+    return cublasLtMatmul(handle, product, factor, left_first ? t.left : t.right, a,
+                          left_first ? t.right : t.left, b, before, t.result, c, t.result, c,
+                          &algorithm, workspace.data(), workspace.size(), stream);
   }
 
   cublasLtMatmulDesc_t product = nullptr;
@@ -218,7 +241,9 @@ class Products::Descriptors {
  private:
   void set_epilogue(const ProductShape& shape, const ProductTensors& tensors) {
     int epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    const auto add = [&](int part) { epilogue = epilogue == CUBLASLT_EPILOGUE_DEFAULT ? part : epilogue | part; };
+    const auto add = [&](int part) {
+      epilogue = epilogue == CUBLASLT_EPILOGUE_DEFAULT ? part : epilogue | part;
+    };
     if (shape.bias) {
       add(CUBLASLT_EPILOGUE_BIAS);
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, tensors.bias);
@@ -238,25 +263,29 @@ class Products::Descriptors {
     SNUG_CUBLAS(cublasLtMatmulDescSetAttribute(product, attribute, &value, sizeof(value)));
   }
   void make(cublasLtMatrixLayout_t& layout, cudaDataType_t type, const Factor& f) {
-    SNUG_CUBLAS(cublasLtMatrixLayoutCreate(&layout, type, uint64_t(f.rows), uint64_t(f.cols), f.stride));
+    SNUG_CUBLAS(
+        cublasLtMatrixLayoutCreate(&layout, type, uint64_t(f.rows), uint64_t(f.cols), f.stride));
   }
 };
 
-Products::Products(const Gpu& gpu, std::filesystem::path cache_folder, bool allow_tf32) : tf32_(allow_tf32) {
+Products::Products(const Gpu& gpu, std::filesystem::path cache_folder, bool allow_tf32)
+    : tf32_(allow_tf32) {
   SNUG_CUBLAS(cublasLtCreate(&handle_));
   SNUG_CUBLAS(cublasLtMatmulPreferenceCreate(&preference_));
   const size_t workspace = kProductWorkspaceBytes;
-  SNUG_CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference_, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                                                   sizeof(workspace)));
+  SNUG_CUBLAS(cublasLtMatmulPreferenceSetAttribute(
+      preference_, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace)));
   // Partial sums are added in fp32: never rounded to the result's type in between.
   const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-  SNUG_CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference_, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
-                                                   sizeof(reductions)));
+  SNUG_CUBLAS(cublasLtMatmulPreferenceSetAttribute(
+      preference_, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions)));
   if (cache_folder.empty()) return;
   std::string model = gpu.model();
-  std::replace_if(model.begin(), model.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '-');
-  cache_file_ = cache_folder / fmt::format("products-{}-{}-{}{}.json", model, gpu.multiprocessors(), cublasLtGetVersion(),
-                                           allow_tf32 ? "-tf32" : "");
+  std::replace_if(
+      model.begin(), model.end(),
+      [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '-');
+  cache_file_ = cache_folder / fmt::format("products-{}-{}-{}{}.json", model, gpu.multiprocessors(),
+                                           cublasLtGetVersion(), allow_tf32 ? "-tf32" : "");
   load();
 }
 
@@ -265,22 +294,25 @@ Products::~Products() {
   if (handle_ != nullptr) cublasLtDestroy(handle_);
 }
 
-void Products::run(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
-                   cudaStream_t stream) {
+void Products::run(const ProductShape& shape, const ProductTensors& tensors,
+                   std::span<std::byte> workspace, cudaStream_t stream) {
   if (shape.rows == 0) return;
   const Descriptors descriptors(shape, tensors, tf32_for(shape));
   const Choice& chosen = choice(shape, descriptors, tensors, workspace, stream);
-  SNUG_CUBLAS(descriptors.run(handle_, chosen.algorithm, tensors, room(chosen.counter_bytes, workspace, stream), stream));
+  SNUG_CUBLAS(descriptors.run(handle_, chosen.algorithm, tensors,
+                              room(chosen.counter_bytes, workspace, stream), stream));
 }
 
-std::span<std::byte> Products::room(size_t counter_bytes, std::span<std::byte> workspace, cudaStream_t stream) const {
+std::span<std::byte> Products::room(size_t counter_bytes, std::span<std::byte> workspace,
+                                    cudaStream_t stream) const {
   if (!counters_ || counter_bytes == 0 || !capturing(stream)) return workspace;
   const std::span<std::byte> slice = counters_->take(counter_bytes);
   return slice.empty() ? workspace : slice;
 }
 
-void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
-                             cudaStream_t stream, const BehindProduct& behind) {
+void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& tensors,
+                             std::span<std::byte> workspace, cudaStream_t stream,
+                             const BehindProduct& behind) {
   const auto do_it = [&](Way way, PendingSums* pending) {
     ProductTensors first = tensors;
     first.pending = pending;
@@ -289,21 +321,25 @@ void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& te
       run(shape, tensors, workspace, stream);
       return behind.with_gelu();
     }
-    if (shape.kind == ProductKind::kForward && tensors.argument != nullptr) first.result = tensors.argument;
+    if (shape.kind == ProductKind::kForward && tensors.argument != nullptr) {
+      first.result = tensors.argument;
+    }
     ProductShape plain = shape;  // the same product, and the same bits, as where no GELU follows
     plain.gelu = ProductShape().gelu;
     plain.gelu_form = ProductShape().gelu_form;
     run(plain, first, workspace, stream);
     behind.without_gelu();
   };
-  const Ways there = {.library = shape.rows > 0 && may_fuse_gelu(shape), .own = has_gelu_product(shape, workspace.size())};
-  const Way way = fastest_way(chosen_as(shape), there, tensors, workspace, stream, [&](Way timed) { do_it(timed, nullptr); });
+  const Ways there = {.library = shape.rows > 0 && may_fuse_gelu(shape),
+                      .own = has_gelu_product(shape, workspace.size())};
+  const Way way = fastest_way(chosen_as(shape), there, tensors, workspace, stream,
+                              [&](Way timed) { do_it(timed, nullptr); });
   do_it(way, tensors.pending);
 }
 
 const Products::Choice& Products::choice(const ProductShape& shape, const Descriptors& descriptors,
-                                         const ProductTensors& tensors, std::span<std::byte> workspace,
-                                         cudaStream_t stream) {
+                                         const ProductTensors& tensors,
+                                         std::span<std::byte> workspace, cudaStream_t stream) {
   const auto found = choices_.find(shape);
   if (found != choices_.end()) {
     SNUG_CHECK(found->second.way == Way::kLibrary);
@@ -312,30 +348,35 @@ const Products::Choice& Products::choice(const ProductShape& shape, const Descri
   SNUG_CHECK(!capturing(stream));  // shapes are met once before their graph is captured
   const std::optional<Choice> best = measure(shape, descriptors, tensors, workspace, stream);
   if (!best) {
-    fail(ErrorKind::kDevice, "cuBLASLt has no algorithm for a product of {} x {} x {} in {}", shape.rows, shape.in, shape.out,
-         dtype_name(shape.dtype));
+    fail(ErrorKind::kDevice, "cuBLASLt has no algorithm for a product of {} x {} x {} in {}",
+         shape.rows, shape.in, shape.out, dtype_name(shape.dtype));
   }
   changed_ = true;
   return choices_[shape] = *best;
 }
 
-Products::Way Products::fastest_way(const ProductShape& fused, Ways there, const ProductTensors& tensors,
-                                    std::span<std::byte> workspace, cudaStream_t stream, const std::function<void(Way)>& do_it) {
+Products::Way Products::fastest_way(const ProductShape& fused, Ways there,
+                                    const ProductTensors& tensors, std::span<std::byte> workspace,
+                                    cudaStream_t stream, const std::function<void(Way)>& do_it) {
   if (!there.own && !there.library) return Way::kApart;
   const auto found = choices_.find(fused);
-  if (found != choices_.end() && (there.own || found->second.way != Way::kOwn)) return found->second.way;
+  if (found != choices_.end() && (there.own || found->second.way != Way::kOwn)) {
+    return found->second.way;
+  }
   SNUG_CHECK(!capturing(stream));
   do_it(Way::kApart);  // chooses the product's algorithm
   std::vector<Way> ways = {Way::kApart};
   if (there.library) {
-    if (const auto one = measure(fused, Descriptors(fused, tensors, tf32_for(fused)), tensors, workspace, stream)) {
+    if (const auto one = measure(fused, Descriptors(fused, tensors, tf32_for(fused)), tensors,
+                                 workspace, stream)) {
       choices_[fused] = *one;  // for do_it()
       ways.push_back(Way::kLibrary);
     }
   }
   if (there.own) ways.push_back(Way::kOwn);
   give_numbers(fused, tensors, stream);
-  const Fastest best = fastest_of(ways.size(), fused, stream, [&](size_t i) { return do_it(ways[i]), true; });
+  const Fastest best =
+      fastest_of(ways.size(), fused, stream, [&](size_t i) { return do_it(ways[i]), true; });
   changed_ = true;
   Choice& chosen = choices_[fused];
   chosen.milliseconds = best.milliseconds;
@@ -343,14 +384,20 @@ Products::Way Products::fastest_way(const ProductShape& fused, Ways there, const
 }
 
 // Overwrites factors that are said to be free.
-void Products::give_numbers(const ProductShape& shape, const ProductTensors& tensors, cudaStream_t stream) const {
+void Products::give_numbers(const ProductShape& shape, const ProductTensors& tensors,
+                            cudaStream_t stream) const {
   if (!timing_.free_factors) return;
-  const int64_t size = int64_t(dtype_bytes(shape.dtype)), out_stride = shape.out_stride > 0 ? shape.out_stride : shape.out;
-  const int64_t x = shape.rows * shape.in, y = (shape.rows - 1) * out_stride + shape.out, w = shape.in * shape.out;
-  const bool forward = shape.kind == ProductKind::kForward, weights = shape.kind == ProductKind::kWeightGradient;
+  const int64_t size = int64_t(dtype_bytes(shape.dtype)),
+                out_stride = shape.out_stride > 0 ? shape.out_stride : shape.out;
+  const int64_t x = shape.rows * shape.in, y = (shape.rows - 1) * out_stride + shape.out,
+                w = shape.in * shape.out;
+  const bool forward = shape.kind == ProductKind::kForward,
+             weights = shape.kind == ProductKind::kWeightGradient;
   launch_timing_numbers(const_cast<void*>(tensors.left), size_t((forward ? x : y) * size), stream);
   launch_timing_numbers(const_cast<void*>(tensors.right), size_t((weights ? x : w) * size), stream);
-  if (shape.gelu == ProductGelu::kGradient) launch_timing_numbers(tensors.argument, size_t(x * size), stream);
+  if (shape.gelu == ProductGelu::kGradient) {
+    launch_timing_numbers(tensors.argument, size_t(x * size), stream);
+  }
 }
 
 Products::Fastest Products::fastest_of(size_t ways, const ProductShape& shape, cudaStream_t stream,
@@ -358,32 +405,41 @@ Products::Fastest Products::fastest_of(size_t ways, const ProductShape& shape, c
   std::vector<float> times(ways);
   Fastest best;
   const auto take = [&](size_t i) {
-    if (times[i] > 0 && (best.milliseconds == 0 || times[i] < best.milliseconds)) best = {i, times[i]};
+    if (times[i] > 0 && (best.milliseconds == 0 || times[i] < best.milliseconds)) {
+      best = {i, times[i]};
+    }
   };
   for (size_t i = 0; i < ways; ++i) {
-    times[i] = fastest_run(stream, [&] { return do_it(i); }, counters_, best.milliseconds);
+    times[i] = fastest_run(
+        stream, [&] { return do_it(i); }, counters_, best.milliseconds);
     take(i);
   }
   const double operations = 2.0 * double(shape.rows) * double(shape.in) * double(shape.out);
   if (!timing_.long_runs || operations < kHeavy || best.milliseconds == 0) return best;
   const float limit = kNear * best.milliseconds;
-  if (std::ranges::count_if(times, [&](float time) { return time > 0 && time <= limit; }) < 2) return best;
-  settled_run(stream, [&] { return do_it(best.way); }, counters_, best.milliseconds);
+  if (std::ranges::count_if(times, [&](float time) { return time > 0 && time <= limit; }) < 2) {
+    return best;
+  }
+  settled_run(
+      stream, [&] { return do_it(best.way); }, counters_, best.milliseconds);
   best = {};
   for (size_t i = 0; i < ways; ++i) {
     if (times[i] == 0 || times[i] > limit) continue;
-    times[i] = settled_run(stream, [&] { return do_it(i); }, counters_, times[i]);
+    times[i] = settled_run(
+        stream, [&] { return do_it(i); }, counters_, times[i]);
     take(i);
   }
   return best;
 }
 
-std::optional<Products::Choice> Products::measure(const ProductShape& shape, const Descriptors& d, const ProductTensors& tensors,
-                                                  std::span<std::byte> workspace, cudaStream_t stream) const {
+std::optional<Products::Choice> Products::measure(const ProductShape& shape, const Descriptors& d,
+                                                  const ProductTensors& tensors,
+                                                  std::span<std::byte> workspace,
+                                                  cudaStream_t stream) const {
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(kCandidates);
   int count = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, d.product, d.a, d.b, d.c, d.c, preference_,
-                                                               kCandidates, candidates.data(), &count);
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle_, d.product, d.a, d.b, d.c, d.c, preference_, kCandidates, candidates.data(), &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   give_numbers(shape, tensors, stream);
@@ -393,15 +449,20 @@ std::optional<Products::Choice> Products::measure(const ProductShape& shape, con
   };
   const auto do_it = [&](size_t i) {
     const auto& candidate = candidates[i];
-    if (candidate.state != CUBLAS_STATUS_SUCCESS || candidate.workspaceSize > workspace.size()) return false;
-    return d.run(handle_, candidate.algo, tensors, room(counter_bytes(i), workspace, stream), stream) == CUBLAS_STATUS_SUCCESS;
+    if (candidate.state != CUBLAS_STATUS_SUCCESS || candidate.workspaceSize > workspace.size()) {
+      return false;
+    }
+    return d.run(handle_, candidate.algo, tensors, room(counter_bytes(i), workspace, stream),
+                 stream) == CUBLAS_STATUS_SUCCESS;
   };
   const Fastest best = fastest_of(size_t(count), shape, stream, do_it);
   if (best.milliseconds == 0) return std::nullopt;
-  Choice chosen{.algorithm = candidates[best.way].algo, .milliseconds = best.milliseconds,
+  Choice chosen{.algorithm = candidates[best.way].algo,
+                .milliseconds = best.milliseconds,
                 .workspace_bytes = candidates[best.way].workspaceSize};
   bool done = false;
-  const Fills fills = fills_of(stream, [&] { done = do_it(best.way); }, counters_);
+  const Fills fills = fills_of(
+      stream, [&] { done = do_it(best.way); }, counters_);
   if (done && fills.hoisted == 1 && fills.left == 0) chosen.counter_bytes = counter_bytes(best.way);
   return chosen;
 }
@@ -418,7 +479,8 @@ void Products::load() {
     const Json json = Json::parse(read_small_file(cache_file_));
     if (json.at("version") != kCacheVersion) return;
     for (const Json& entry : json.at("products")) {
-      Choice choice{.way = Way(entry.at(kShapeFields).get<int>()), .counter_bytes = entry.at(kShapeFields + 1)};
+      Choice choice{.way = Way(entry.at(kShapeFields).get<int>()),
+                    .counter_bytes = entry.at(kShapeFields + 1)};
       for (size_t i = 0; i < std::size(choice.algorithm.data); ++i) {
         choice.algorithm.data[i] = entry.at(kShapeFields + 2 + i).get<uint64_t>();
       }
@@ -440,7 +502,9 @@ void Products::save() const {
     entries.push_back(std::move(entry));
   }
   make_directories(cache_file_.parent_path());
-  write_file_atomically(cache_file_, Json{{"version", kCacheVersion}, {"products", std::move(entries)}}.dump() + "\n");
+  write_file_atomically(
+      cache_file_,
+      Json{{"version", kCacheVersion}, {"products", std::move(entries)}}.dump() + "\n");
 }
 
 }  // namespace snug::cuda

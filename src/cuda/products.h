@@ -1,7 +1,9 @@
-// Matrix products of linear layers by cuBLASLt, named by their place in the layer as in ops/products.h. The algorithm of
-// a shape is chosen once: the library's candidates are timed on the device the first time a shape is met outside a
-// capture, and remembered on disk by GPU, library version and shape, so that two runs use the same one and get the same
-// bits. Whether GELU is done inside the product, and whether by the library or by a kernel of ours, is such a choice too.
+// Matrix products of linear layers by cuBLASLt, named by their place in the layer as in
+// ops/products.h. The algorithm of a shape is chosen once: the library's candidates are timed on
+// the device the first time a shape is met outside a capture, and remembered on disk by GPU,
+// library version and shape, so that two runs use the same one and get the same bits. Whether GELU
+// is done inside the product, and whether by the library or by a kernel of ours, is such a choice
+// too.
 #pragma once
 
 #include <cublasLt.h>
@@ -32,18 +34,19 @@ enum class ProductKind : uint8_t {
   kWeightGradient,  // dw[out, in] += dy[rows, out]ᵀ · x[rows, in], in fp32
 };
 
-// What is done behind a product: GELU behind a forward one, of which the argument is kept or the slope there or neither, or
-// GELU's gradient by what was kept behind one for the input's gradient.
+// What is done behind a product: GELU behind a forward one, of which the argument is kept or the
+// slope there or neither, or GELU's gradient by what was kept behind one for the input's gradient.
 enum class ProductGelu : uint8_t { kNone, kForgets, kKeeps, kGradient, kKeepsSlope };
 
 struct ProductShape {
   ProductKind kind = ProductKind::kForward;
-  DType dtype = DType::kF32;  // of the factors; kI8: kForward only, without bias, to int32, see multiplies_bytes()
+  DType dtype = DType::kF32;  // of the factors; kI8: kForward only, without bias, to int32, see
+                              // multiplies_bytes()
   int64_t rows = 0, in = 0, out = 0;
   bool bias = false;        // kForward only
   bool accumulate = false;  // kForward and kInputGradient: += instead of =
   WeightLayout layout = WeightLayout::kOutIn;
-  int64_t out_stride = 0;  // elements from one row of y or dy to the next; 0: out
+  int64_t out_stride = 0;                 // elements from one row of y or dy to the next; 0: out
   ProductGelu gelu = ProductGelu::kNone;  // see may_fuse_gelu() and has_gelu_product()
   bool overwrite = false;                 // kWeightGradient only: = instead of +=
   Activation gelu_form = Activation::kGeluTanh;  // or kGelu, or for kGradient kKeptSlope
@@ -58,18 +61,20 @@ struct ProductTensors {
   void* result = nullptr;
   void* argument = nullptr;  // of GELU, or the slope there, of the shape of the result
   float scale = 1.0f;        // of the product
-  float* column_sums = nullptr;  // += the sums over rows of a result with GELU's gradient; null: not wanted
+  float* column_sums =
+      nullptr;  // += the sums over rows of a result with GELU's gradient; null: not wanted
   PendingSums* pending = nullptr;  // where they may wait; null: nowhere
 };
 
-// Launches what is left to do behind a product of the library's that did GELU or its gradient too, and behind one that
-// did not.
+// Launches what is left to do behind a product of the library's that did GELU or its gradient too,
+// and behind one that did not.
 struct BehindProduct {
   std::function<void()> without_gelu;
   std::function<void()> with_gelu = [] {};
 };
 
-// Whether the library may know the product with GELU: half types, and the tanh form by its argument only.
+// Whether the library may know the product with GELU: half types, and the tanh form by its argument
+// only.
 bool may_fuse_gelu(const ProductShape& shape);
 
 class Products {
@@ -79,21 +84,27 @@ class Products {
   ~Products();
   Products(const Products&) = delete;
 
-  void run(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace, cudaStream_t stream);
-  // A product and what its shape says is done behind it, in one where that was measured to be faster, and what is left to
-  // do, which is nothing behind a kernel of ours. Without GELU a forward product writes the argument, where that or the
-  // slope is kept, and else the result. column_sums is for our kernels: `behind` adds them otherwise.
-  void run_with_gelu(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
-                     cudaStream_t stream, const BehindProduct& behind);
-  // How choices are made from here on. free_factors: the memory of factors holds nothing yet, and gets numbers like real
-  // ones, to be timed on. long_runs: what is chosen will keep the GPU busy for long, so that its power limit counts.
+  void run(const ProductShape& shape, const ProductTensors& tensors, std::span<std::byte> workspace,
+           cudaStream_t stream);
+  // A product and what its shape says is done behind it, in one where that was measured to be
+  // faster, and what is left to do, which is nothing behind a kernel of ours. Without GELU a
+  // forward product writes the argument, where that or the slope is kept, and else the result.
+  // column_sums is for our kernels: `behind` adds them otherwise.
+  void run_with_gelu(const ProductShape& shape, const ProductTensors& tensors,
+                     std::span<std::byte> workspace, cudaStream_t stream,
+                     const BehindProduct& behind);
+  // How choices are made from here on. free_factors: the memory of factors holds nothing yet, and
+  // gets numbers like real ones, to be timed on. long_runs: what is chosen will keep the GPU busy
+  // for long, so that its power limit counts.
   struct Timing {
     bool free_factors = false, long_runs = false;
   };
   void set_timing(Timing timing) { timing_ = timing; }
-  // What captured products count in, where their algorithm's workspace is for nothing else; null: in their workspace.
+  // What captured products count in, where their algorithm's workspace is for nothing else; null:
+  // in their workspace.
   void set_counters(GraphCounters* counters) { counters_ = counters; }
-  // What the algorithm chosen for a shape asks for; 0: nothing, or it is not known, since the choice was read from disk.
+  // What the algorithm chosen for a shape asks for; 0: nothing, or it is not known, since the
+  // choice was read from disk.
   size_t workspace_bytes(const ProductShape& shape) const;
   // Writes new choices to disk.
   void save() const;
@@ -106,31 +117,39 @@ class Products {
     float milliseconds = 0;  // 0: from the cache
     Way way = Way::kLibrary;
     size_t workspace_bytes = 0;  // asked for; not kept on disk
-    size_t counter_bytes = 0;    // of a workspace that is cleared before its kernel, and small; 0: as given
+    size_t counter_bytes =
+        0;  // of a workspace that is cleared before its kernel, and small; 0: as given
   };
   class Descriptors;
 
-  const Choice& choice(const ProductShape& shape, const Descriptors& descriptors, const ProductTensors& tensors,
-                       std::span<std::byte> workspace, cudaStream_t stream);
+  const Choice& choice(const ProductShape& shape, const Descriptors& descriptors,
+                       const ProductTensors& tensors, std::span<std::byte> workspace,
+                       cudaStream_t stream);
   // The fastest of two steps and the other ways that there are; do_it(way) does all that way takes.
   struct Ways {
     bool library = false, own = false;
   };
-  Way fastest_way(const ProductShape& fused, Ways there, const ProductTensors& tensors, std::span<std::byte> workspace,
-                  cudaStream_t stream, const std::function<void(Way)>& do_it);
+  Way fastest_way(const ProductShape& fused, Ways there, const ProductTensors& tensors,
+                  std::span<std::byte> workspace, cudaStream_t stream,
+                  const std::function<void(Way)>& do_it);
   // The fastest of the library's candidates, if it has any.
-  std::optional<Choice> measure(const ProductShape& shape, const Descriptors& descriptors, const ProductTensors& tensors,
-                                std::span<std::byte> workspace, cudaStream_t stream) const;
-  // The workspace of a product: a slice of the counters, where it is captured, needs no more, and there is one left.
-  std::span<std::byte> room(size_t counter_bytes, std::span<std::byte> workspace, cudaStream_t stream) const;
-  // Which of some ways to do a product is fastest. do_it(i) does it, and says whether that was possible; give_numbers()
-  // came before.
+  std::optional<Choice> measure(const ProductShape& shape, const Descriptors& descriptors,
+                                const ProductTensors& tensors, std::span<std::byte> workspace,
+                                cudaStream_t stream) const;
+  // The workspace of a product: a slice of the counters, where it is captured, needs no more, and
+  // there is one left.
+  std::span<std::byte> room(size_t counter_bytes, std::span<std::byte> workspace,
+                            cudaStream_t stream) const;
+  // Which of some ways to do a product is fastest. do_it(i) does it, and says whether that was
+  // possible; give_numbers() came before.
   struct Fastest {
     size_t way = 0;
     float milliseconds = 0;  // 0: none is possible
   };
-  Fastest fastest_of(size_t ways, const ProductShape& shape, cudaStream_t stream, const std::function<bool(size_t)>& do_it) const;
-  void give_numbers(const ProductShape& shape, const ProductTensors& tensors, cudaStream_t stream) const;
+  Fastest fastest_of(size_t ways, const ProductShape& shape, cudaStream_t stream,
+                     const std::function<bool(size_t)>& do_it) const;
+  void give_numbers(const ProductShape& shape, const ProductTensors& tensors,
+                    cudaStream_t stream) const;
   bool tf32_for(const ProductShape& shape) const { return tf32_ && shape.dtype == DType::kF32; }
   void load();
 

@@ -24,9 +24,13 @@ struct Matrix {
   double at(int64_t r, int64_t c) const { return values[size_t(r * stride + c)]; }
 };
 
-double eps_of(DType dtype) { return dtype == DType::kBF16 ? 0x1p-7 : dtype == DType::kF16 ? 0x1p-10 : 0x1p-23; }
+double eps_of(DType dtype) {
+  return dtype == DType::kBF16 ? 0x1p-7 : dtype == DType::kF16 ? 0x1p-10 : 0x1p-23;
+}
 
-double gelu_tanh(double x) { return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x))); }
+double gelu_tanh(double x) {
+  return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+}
 
 double gelu_tanh_slope(double x) {
   const double c = std::sqrt(2.0 / M_PI), t = std::tanh(c * (x + 0.044715 * x * x * x));
@@ -34,8 +38,9 @@ double gelu_tanh_slope(double x) {
 }
 
 void check(Products& products, const Gpu& gpu, const ProductShape& shape) {
-  SCOPED_TRACE(testing::Message() << "kind " << int(shape.kind) << ", " << dtype_name(shape.dtype) << ", " << shape.rows << " x "
-                                  << shape.in << " x " << shape.out << ", layout " << int(shape.layout) << ", stride "
+  SCOPED_TRACE(testing::Message() << "kind " << int(shape.kind) << ", " << dtype_name(shape.dtype)
+                                  << ", " << shape.rows << " x " << shape.in << " x " << shape.out
+                                  << ", layout " << int(shape.layout) << ", stride "
                                   << shape.out_stride << ", gelu " << int(shape.gelu));
   std::mt19937 random(7);
   std::normal_distribution<double> normal;
@@ -45,7 +50,8 @@ void check(Products& products, const Gpu& gpu, const ProductShape& shape) {
     for (double& v : values) v = normal(random);
     return Matrix{decoded(encoded(values, dtype), dtype), cols, stride};
   };
-  const bool forward = shape.kind == ProductKind::kForward, weights = shape.kind == ProductKind::kWeightGradient;
+  const bool forward = shape.kind == ProductKind::kForward,
+             weights = shape.kind == ProductKind::kWeightGradient;
   const bool in_out = shape.layout == WeightLayout::kInOut;
   const int64_t w_rows = in_out ? shape.in : shape.out, w_cols = in_out ? shape.out : shape.in;
   const auto make_y = [&] { return make(shape.rows, shape.out, shape.dtype, shape.out_stride); };
@@ -58,12 +64,15 @@ void check(Products& products, const Gpu& gpu, const ProductShape& shape) {
   const int64_t rows = weights ? w_rows : shape.rows, cols = before.cols;
   const int64_t depth = forward ? shape.in : weights ? shape.rows : shape.out;
 
-  const DeviceBytes l(encoded(left.values, shape.dtype)), r(encoded(right.values, shape.dtype)), b(encoded(bias.values, shape.dtype));
-  const DeviceBytes warm(encoded(before.values, result_type)), y(encoded(before.values, result_type));
+  const DeviceBytes l(encoded(left.values, shape.dtype)), r(encoded(right.values, shape.dtype)),
+      b(encoded(bias.values, shape.dtype));
+  const DeviceBytes warm(encoded(before.values, result_type)),
+      y(encoded(before.values, result_type));
   const bool gelu_gradient = shape.gelu == ProductGelu::kGradient;
   const Matrix given_argument = gelu_gradient ? make_x() : Matrix();
-  const DeviceBytes argument = gelu_gradient ? DeviceBytes(encoded(given_argument.values, shape.dtype))
-                                             : DeviceBytes(before.values.size() * dtype_bytes(result_type));
+  const DeviceBytes argument = gelu_gradient
+                                   ? DeviceBytes(encoded(given_argument.values, shape.dtype))
+                                   : DeviceBytes(before.values.size() * dtype_bytes(result_type));
   const DeviceBytes workspace(kProductWorkspaceBytes);
   const std::span<std::byte> scratch(workspace.data<std::byte>(), kProductWorkspaceBytes);
   ProductTensors tensors{l.data(), r.data(), shape.bias ? b.data() : nullptr, warm.data()};
@@ -73,7 +82,8 @@ void check(Products& products, const Gpu& gpu, const ProductShape& shape) {
   products.run(shape, tensors, scratch, gpu.stream());
   SNUG_CUDA(cudaStreamSynchronize(gpu.stream()));
   EXPECT_TRUE(y.guards_intact() && argument.guards_intact());
-  const Doubles got = decoded(y.download(), result_type), got_argument = decoded(argument.download(), result_type);
+  const Doubles got = decoded(y.download(), result_type),
+                got_argument = decoded(argument.download(), result_type);
 
   // The weight at (o, i), whatever its layout.
   const auto w_at = [&](int64_t o, int64_t i) { return in_out ? right.at(i, o) : right.at(o, i); };
@@ -89,11 +99,16 @@ void check(Products& products, const Gpu& gpu, const ProductShape& shape) {
       double want = weights || shape.accumulate ? before.at(i, j) : 0;
       if (shape.bias) want += bias.at(0, j);
       for (int64_t k = 0; k < depth; ++k) {
-        if (forward) want += left.at(i, k) * w_at(j, k);
-        else if (weights) want += in_out ? left.at(k, j) * right.at(k, i) : left.at(k, i) * right.at(k, j);
-        else want += left.at(i, k) * w_at(k, j);
+        if (forward) {
+          want += left.at(i, k) * w_at(j, k);
+        } else if (weights) {
+          want += in_out ? left.at(k, j) * right.at(k, i) : left.at(k, i) * right.at(k, j);
+        } else {
+          want += left.at(i, k) * w_at(k, j);
+        }
       }
-      // Where it adds to what is there, or a bias, the library may round the product to the result's type first.
+      // Where it adds to what is there, or a bias, the library may round the product to the
+      // result's type first.
       double roundings = std::abs(want);
       if (shape.accumulate) roundings += std::abs(want - before.at(i, j));
       if (shape.bias) roundings += std::abs(want - bias.at(0, j));
@@ -101,10 +116,13 @@ void check(Products& products, const Gpu& gpu, const ProductShape& shape) {
       if (shape.gelu == ProductGelu::kKeeps) {
         ASSERT_NEAR(got_argument[size_t(i * cols + j)], want, tolerance) << i << ", " << j;
       }
-      // The library's tanh may be the hardware's, which is good to 2^-11; GELU halves that, and its slope is below 1.13.
+      // The library's tanh may be the hardware's, which is good to 2^-11; GELU halves that, and its
+      // slope is below 1.13.
       if (gelu_gradient) {
         // The product is rounded to the result's type before the slope is applied.
-        const double x = given_argument.at(i, j), error = (5e-4 * (1.0 + std::abs(x)) + 0.51 * eps_of(result_type)) * std::abs(want);
+        const double x = given_argument.at(i, j),
+                     error =
+                         (5e-4 * (1.0 + std::abs(x)) + 0.51 * eps_of(result_type)) * std::abs(want);
         ASSERT_NEAR(result, want * gelu_tanh_slope(x), 1.13 * tolerance + error) << i << ", " << j;
       } else if (shape.gelu != ProductGelu::kNone) {
         ASSERT_NEAR(result, gelu_tanh(want), tolerance + 5e-4 * std::abs(want)) << i << ", " << j;
@@ -115,7 +133,8 @@ void check(Products& products, const Gpu& gpu, const ProductShape& shape) {
   }
 }
 
-constexpr std::array<int64_t, 3> kSizes[] = {{128, 64, 192}, {37, 48, 3}, {1, 17, 5}, {130, 7, 2}, {256, 96, 41}};
+constexpr std::array<int64_t, 3> kSizes[] = {
+    {128, 64, 192}, {37, 48, 3}, {1, 17, 5}, {130, 7, 2}, {256, 96, 41}};
 constexpr WeightLayout kLayouts[] = {WeightLayout::kOutIn, WeightLayout::kInOut};
 
 // Calls f for each type that the card has.
@@ -134,9 +153,12 @@ TEST(CudaProducts, MatchFp64) {
       for (const WeightLayout layout : kLayouts) {
         check(products, gpu, {ProductKind::kForward, dtype, rows, in, out, true, false, layout});
         check(products, gpu, {ProductKind::kForward, dtype, rows, in, out, false, false, layout});
-        check(products, gpu, {ProductKind::kInputGradient, dtype, rows, in, out, false, false, layout});
-        check(products, gpu, {ProductKind::kInputGradient, dtype, rows, in, out, false, true, layout});
-        check(products, gpu, {ProductKind::kWeightGradient, dtype, rows, in, out, false, false, layout});
+        check(products, gpu,
+              {ProductKind::kInputGradient, dtype, rows, in, out, false, false, layout});
+        check(products, gpu,
+              {ProductKind::kInputGradient, dtype, rows, in, out, false, true, layout});
+        check(products, gpu,
+              {ProductKind::kWeightGradient, dtype, rows, in, out, false, false, layout});
       }
     }
   });
@@ -148,7 +170,8 @@ TEST(CudaProducts, TimingNumbersAreSmallInEveryType) {
   DeviceBytes memory(bytes + 4);
   launch_timing_numbers(memory.data(), bytes, nullptr);
   std::vector<std::byte> contents = memory.download();
-  EXPECT_TRUE(std::ranges::all_of(std::span(contents).last(4), [](std::byte b) { return b == std::byte(0xff); }));
+  EXPECT_TRUE(std::ranges::all_of(std::span(contents).last(4),
+                                  [](std::byte b) { return b == std::byte(0xff); }));
   contents.resize(bytes);
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const Doubles values = decoded(contents, dtype);
@@ -169,24 +192,29 @@ TEST(CudaProducts, MatchFp64WhenChosenInLongRuns) {
   Products products(gpu, {}, false);
   const DType dtype = gpu.has_bf16() ? DType::kBF16 : DType::kF16;
   const ProductShape shape{ProductKind::kForward, dtype, 16384, 768, 1024};
-  const DeviceBytes x(size_t(shape.rows * shape.in) * 2), w(size_t(shape.in * shape.out) * 2), y(size_t(shape.rows * shape.out) * 2);
+  const DeviceBytes x(size_t(shape.rows * shape.in) * 2), w(size_t(shape.in * shape.out) * 2),
+      y(size_t(shape.rows * shape.out) * 2);
   const DeviceBytes workspace(kProductWorkspaceBytes);
   const ProductTensors tensors{x.data(), w.data(), nullptr, y.data()};
   products.set_timing({.free_factors = true, .long_runs = true});
   products.run(shape, tensors, {workspace.data<std::byte>(), workspace.size()}, gpu.stream());
   SNUG_CUDA(cudaStreamSynchronize(gpu.stream()));
   EXPECT_TRUE(x.guards_intact() && w.guards_intact() && y.guards_intact());
-  const Doubles left = decoded(x.download(), dtype), right = decoded(w.download(), dtype), got = decoded(y.download(), dtype);
+  const Doubles left = decoded(x.download(), dtype), right = decoded(w.download(), dtype),
+                got = decoded(y.download(), dtype);
   std::mt19937 random(5);
   for (int n = 0; n < 200; ++n) {
-    const size_t in = size_t(shape.in), i = random() % size_t(shape.rows), j = random() % size_t(shape.out);
+    const size_t in = size_t(shape.in), i = random() % size_t(shape.rows),
+                 j = random() % size_t(shape.out);
     double want = 0, sizes = 0;
     for (size_t k = 0; k < in; ++k) {
       const double product = left[i * in + k] * right[j * in + k];
       want += product, sizes += std::abs(product);
     }
     ASSERT_NE(want, 0.0);
-    ASSERT_NEAR(got[i * size_t(shape.out) + j], want, 0.51 * eps_of(dtype) * std::abs(want) + 1e-6 * sizes) << i << ", " << j;
+    ASSERT_NEAR(got[i * size_t(shape.out) + j], want,
+                0.51 * eps_of(dtype) * std::abs(want) + 1e-6 * sizes)
+        << i << ", " << j;
   }
 }
 
@@ -196,11 +224,14 @@ TEST(CudaProducts, MatchFp64WithRowsApart) {
   const Gpu gpu("cuda");
   Products products(gpu, {}, false);
   on_types(gpu, [&](DType dtype) {
-    for (const auto& [rows, in, out] : {std::array<int64_t, 3>{33, 64, 97}, {128, 100, 1000}, {5, 7, 130}}) {
+    for (const auto& [rows, in, out] :
+         {std::array<int64_t, 3>{33, 64, 97}, {128, 100, 1000}, {5, 7, 130}}) {
       const int64_t stride = (out + 63) / 64 * 64;
-      for (const ProductKind kind : {ProductKind::kForward, ProductKind::kInputGradient, ProductKind::kWeightGradient}) {
+      for (const ProductKind kind :
+           {ProductKind::kForward, ProductKind::kInputGradient, ProductKind::kWeightGradient}) {
         for (const WeightLayout layout : kLayouts) {
-          check(products, gpu, {kind, dtype, rows, in, out, kind == ProductKind::kForward, false, layout, stride});
+          check(products, gpu,
+                {kind, dtype, rows, in, out, kind == ProductKind::kForward, false, layout, stride});
         }
       }
     }
@@ -215,11 +246,17 @@ TEST(CudaProducts, MatchFp64WithGelu) {
     for (const auto& [rows, in, out] : {std::array<int64_t, 3>{128, 64, 192}, {200, 96, 512}}) {
       for (const WeightLayout layout : kLayouts) {
         for (const ProductGelu gelu : {ProductGelu::kForgets, ProductGelu::kKeeps}) {
-          const ProductShape shape{ProductKind::kForward, dtype, rows, in, out, true, false, layout, 0, gelu};
+          const ProductShape shape{
+              ProductKind::kForward, dtype, rows, in, out, true, false, layout, 0, gelu};
           if (may_fuse_gelu(shape)) check(products, gpu, shape);
         }
-        const ProductShape shape{.kind = ProductKind::kInputGradient, .dtype = dtype, .rows = rows, .in = in, .out = out,
-                                 .layout = layout, .gelu = ProductGelu::kGradient};
+        const ProductShape shape{.kind = ProductKind::kInputGradient,
+                                 .dtype = dtype,
+                                 .rows = rows,
+                                 .in = in,
+                                 .out = out,
+                                 .layout = layout,
+                                 .gelu = ProductGelu::kGradient};
         if (may_fuse_gelu(shape)) check(products, gpu, shape);
       }
     }
@@ -227,11 +264,17 @@ TEST(CudaProducts, MatchFp64WithGelu) {
 }
 
 TEST(CudaProducts, TheLibraryKnowsNoSlopes) {
-  ProductShape shape{.dtype = DType::kBF16, .rows = 64, .in = 64, .out = 64, .gelu = ProductGelu::kKeeps};
+  ProductShape shape{
+      .dtype = DType::kBF16, .rows = 64, .in = 64, .out = 64, .gelu = ProductGelu::kKeeps};
   EXPECT_TRUE(may_fuse_gelu(shape));
   shape.gelu = ProductGelu::kKeepsSlope;
   EXPECT_FALSE(may_fuse_gelu(shape));
-  shape = {.kind = ProductKind::kInputGradient, .dtype = DType::kBF16, .rows = 64, .in = 64, .out = 64, .gelu = ProductGelu::kGradient};
+  shape = {.kind = ProductKind::kInputGradient,
+           .dtype = DType::kBF16,
+           .rows = 64,
+           .in = 64,
+           .out = 64,
+           .gelu = ProductGelu::kGradient};
   EXPECT_TRUE(may_fuse_gelu(shape));
   shape.gelu_form = Activation::kKeptSlope;
   EXPECT_FALSE(may_fuse_gelu(shape));
@@ -243,8 +286,10 @@ TEST(CudaProducts, GeluIsAppliedOnce) {
   const Gpu gpu("cuda");
   const std::filesystem::path cache = testing::TempDir() + "snug-products-test";
   std::filesystem::remove_all(cache);
-  const ProductShape shape{.dtype = DType::kF16, .rows = 64, .in = 64, .out = 64, .gelu = ProductGelu::kKeeps};
-  const DeviceBytes x(encoded(Doubles(64 * 64, 0.25), DType::kF16)), y(size_t{64 * 64 * 2}), pre(size_t{64 * 64 * 2});
+  const ProductShape shape{
+      .dtype = DType::kF16, .rows = 64, .in = 64, .out = 64, .gelu = ProductGelu::kKeeps};
+  const DeviceBytes x(encoded(Doubles(64 * 64, 0.25), DType::kF16)), y(size_t{64 * 64 * 2}),
+      pre(size_t{64 * 64 * 2});
   const DeviceBytes workspace(kProductWorkspaceBytes);
   const std::span<std::byte> scratch(workspace.data<std::byte>(), kProductWorkspaceBytes);
   const std::vector<std::byte> activated = encoded(Doubles(64 * 64, gelu_tanh(4.0)), DType::kF16);
@@ -254,9 +299,11 @@ TEST(CudaProducts, GeluIsAppliedOnce) {
     second_step = false;
     const BehindProduct behind{.without_gelu = [&] {
       second_step = true;
-      SNUG_CUDA(cudaMemcpyAsync(y.data(), activated.data(), activated.size(), cudaMemcpyHostToDevice, gpu.stream()));
+      SNUG_CUDA(cudaMemcpyAsync(y.data(), activated.data(), activated.size(),
+                                cudaMemcpyHostToDevice, gpu.stream()));
     }};
-    const ProductTensors tensors{.left = x.data(), .right = x.data(), .result = y.data(), .argument = pre.data()};
+    const ProductTensors tensors{
+        .left = x.data(), .right = x.data(), .result = y.data(), .argument = pre.data()};
     products.run_with_gelu(shape, tensors, scratch, gpu.stream(), behind);
     if (run == 1) {
       EXPECT_EQ(second_step, apart);  // remembered, not measured again
@@ -271,18 +318,20 @@ TEST(CudaProducts, GeluIsAppliedOnce) {
   }
 }
 
-// One operator on the CPU, and whatever was measured to be faster on the device. Sizes that the library's epilogue
-// takes, and some it does not; a bucket that is just full and one with padding, whose gradients are zero.
+// One operator on the CPU, and whatever was measured to be faster on the device. Sizes that the
+// library's epilogue takes, and some it does not; a bucket that is just full and one with padding,
+// whose gradients are zero.
 TEST(CudaLinearInputGradient, GoesOnThroughTheEpilogueBelow) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
   Products products(gpu, {}, false);
   uint64_t seed = 1;
   on_types(gpu, [&](DType dtype) {
-    for (const auto& [in, out] : {std::pair<int64_t, int64_t>{256, 64}, {1024, 128}, {100, 48}, {13, 7}}) {
+    for (const auto& [in, out] :
+         {std::pair<int64_t, int64_t>{256, 64}, {1024, 128}, {100, 48}, {13, 7}}) {
       for (const WeightLayout layout : kLayouts) {
-        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", " << in << " to " << out << ", layout "
-                                        << int(layout));
+        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", " << in << " to " << out
+                                        << ", layout " << int(layout));
         const PackedBatch packed({150, 1, 100, 49, 1}, seed);
         Dims bucket = packed.batch.dims;
         if (seed % 3 != 0) bucket.tokens += 83;
@@ -291,11 +340,14 @@ TEST(CudaLinearInputGradient, GoesOnThroughTheEpilogueBelow) {
         const auto tokens = [&](int64_t cols) { return TensorDesc{dtype, Rows::kTokens, 1, cols}; };
         const bool out_in = layout == WeightLayout::kOutIn;
         const TensorDesc weight = {dtype, Rows::kFixed, out_in ? out : in, out_in ? in : out};
-        const ValueId dy = c.random(tokens(out), 1.0, 0.0, 0.0), w = c.random(weight, 1.0 / std::sqrt(double(out)));
+        const ValueId dy = c.random(tokens(out), 1.0, 0.0, 0.0),
+                      w = c.random(weight, 1.0 / std::sqrt(double(out)));
         const ValueId db = seed % 4 ? c.target({DType::kF32, Rows::kFixed, 1, in}, true) : kNoValue;
-        constexpr Activation kKept[] = {Activation::kGelu, Activation::kGeluTanh, Activation::kKeptSlope};
+        constexpr Activation kKept[] = {Activation::kGelu, Activation::kGeluTanh,
+                                        Activation::kKeptSlope};
         const LinearInputGradient op(false, layout, kKept[seed / 2 % 3]);
-        const std::vector<ValueId> inputs = {dy, w, c.random(tokens(in), 2.0)}, outputs = {c.output(tokens(in)), db};
+        const std::vector<ValueId> inputs = {dy, w, c.random(tokens(in), 2.0)},
+                                   outputs = {c.output(tokens(in)), db};
         c.warm_up(op, inputs, outputs);
         c.check(op, inputs, outputs, 4.0, dtype_error(dtype));
         ++seed;

@@ -1,5 +1,4 @@
 #include "cuda/row_losses.h"
-
 #include "cuda/rows.cuh"
 #include "ops/cuda_workspace.h"
 
@@ -9,7 +8,8 @@ namespace {
 constexpr int kBlock = 512;
 
 __global__ void __launch_bounds__(kBlock)
-    add_row_losses_kernel(const double* losses, int64_t rows, double* loss, const StepState* state) {
+    add_row_losses_kernel(const double* losses, int64_t rows, double* loss,
+                          const StepState* state) {
   double sum = 0.0;
   for (int64_t row = threadIdx.x; row < rows; row += kBlock) sum += losses[row];
   sum = block_sum(sum);

@@ -1,6 +1,6 @@
-// What the element-wise kernels share: eight consecutive columns as the unit of access (16 bytes of bf16, one Philox
-// call of a dropout mask), rows spread over the registers of some warps, sums over those warps, and the choice of
-// template arguments from run-time types and sizes.
+// What the element-wise kernels share: eight consecutive columns as the unit of access (16 bytes of
+// bf16, one Philox call of a dropout mask), rows spread over the registers of some warps, sums over
+// those warps, and the choice of template arguments from run-time types and sizes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,7 +20,8 @@ namespace snug::cuda {
 
 inline constexpr int kWarp = 32;
 inline constexpr int kEight = 8;
-inline constexpr int kMultiprocessors = 132;  // of the GPU that grids are made for, an H100; others do with them too
+inline constexpr int kMultiprocessors =
+    132;  // of the GPU that grids are made for, an H100; others do with them too
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -80,7 +81,8 @@ template <class T>
 __device__ inline uint32_t pack_pair(float low, float high) {
   if constexpr (std::is_same_v<T, __half>) {
     const __half2 pair = __floats2half2_rn(low, high);
-    return uint32_t(__half_as_ushort(__low2half(pair))) | uint32_t(__half_as_ushort(__high2half(pair))) << 16;
+    return uint32_t(__half_as_ushort(__low2half(pair))) |
+           uint32_t(__half_as_ushort(__high2half(pair))) << 16;
   } else {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     return uint32_t(__bfloat16_as_ushort(__low2bfloat16(pair))) |
@@ -102,19 +104,21 @@ __device__ inline Packed<T> pack(const Eight& eight) {
   return packed;
 }
 
-// Kernels that pass over a tensor begin at its end. Who has just written it began at the beginning, so the end is what
-// the second-level cache still holds; and the beginning, written last, is what the product behind reads first.
+// Kernels that pass over a tensor begin at its end. Who has just written it began at the beginning,
+// so the end is what the second-level cache still holds; and the beginning, written last, is what
+// the product behind reads first.
 template <class Index>
 __device__ inline Index from_the_end(Index count, Index i) {
   return count - 1 - i;
 }
 
-// Whether the kernels that come next read the data again. What they do not, the second-level cache is asked to drop
-// first, so that it keeps what they do.
+// Whether the kernels that come next read the data again. What they do not, the second-level cache
+// is asked to drop first, so that it keeps what they do.
 enum class Reuse : bool { kSoon, kLate };
 
-// The eight columns from `column` on of a row of `cols`. kWhole: cols is a multiple of eight, so vectors are aligned;
-// otherwise element by element, and zero behind the end. `column` itself must be below cols.
+// The eight columns from `column` on of a row of `cols`. kWhole: cols is a multiple of eight, so
+// vectors are aligned; otherwise element by element, and zero behind the end. `column` itself must
+// be below cols.
 template <bool kWhole, Reuse kReuse = Reuse::kSoon, class T>
 __device__ inline Packed<T> load(const T* row, int column, int cols) {
   Packed<T> packed;
@@ -133,7 +137,8 @@ __device__ inline Packed<T> load(const T* row, int column, int cols) {
       if constexpr (sizeof(T) == sizeof(float)) {
         packed.words[i] = reinterpret_cast<const uint32_t*>(row)[column + i];
       } else {
-        packed.words[i / 2] |= uint32_t(reinterpret_cast<const uint16_t*>(row)[column + i]) << (i % 2 * 16);
+        packed.words[i / 2] |= uint32_t(reinterpret_cast<const uint16_t*>(row)[column + i])
+                               << (i % 2 * 16);
       }
     }
   }
@@ -161,7 +166,8 @@ __device__ inline void store(T* row, int column, int cols, const Packed<T>& pack
       if constexpr (sizeof(T) == sizeof(float)) {
         reinterpret_cast<uint32_t*>(row)[column + i] = packed.words[i];
       } else {
-        reinterpret_cast<uint16_t*>(row)[column + i] = uint16_t(packed.words[i / 2] >> (i % 2 * 16));
+        reinterpret_cast<uint16_t*>(row)[column + i] =
+            uint16_t(packed.words[i / 2] >> (i % 2 * 16));
       }
     }
   }
@@ -176,14 +182,16 @@ __device__ inline void store_eight(T* row, int column, int cols, const Eight& ei
   store<kWhole, kReuse>(row, column, cols, pack<T>(eight));
 }
 
-// For kernels with one thread per eight columns of one row, in blocks of kPlaceBlock: where a thread is in [rows, cols].
+// For kernels with one thread per eight columns of one row, in blocks of kPlaceBlock: where a
+// thread is in [rows, cols].
 inline constexpr int kPlaceBlock = 128;
 struct Place {
   int64_t row;
   int column;
 };
 __device__ inline Place place(int cols) {
-  const uint32_t thread = blockIdx.x * kPlaceBlock + threadIdx.x, vectors = uint32_t(cols + kEight - 1) / kEight;
+  const uint32_t thread = blockIdx.x * kPlaceBlock + threadIdx.x,
+                 vectors = uint32_t(cols + kEight - 1) / kEight;
   return {thread / vectors, int(thread % vectors) * kEight};
 }
 inline unsigned place_blocks(const Tensor& tensor) {
@@ -203,8 +211,8 @@ __device__ inline Eight& operator*=(Eight& a, const Eight& b) {
   return a;
 }
 
-// token_mask_row() of dropout_mask.h in two steps, since its second load waits for the first. The batch is passed to
-// kernels by value.
+// token_mask_row() of dropout_mask.h in two steps, since its second load waits for the first. The
+// batch is passed to kernels by value.
 struct TokenPlace {
   int32_t sequence = 0, position = 0;
 };
@@ -218,13 +226,16 @@ __device__ inline TokenPlace row_place(const Batch& batch, Rows rows, int64_t ro
 }
 // How many rows there really are.
 __device__ inline int real_rows(const StepState& state, Rows rows) {
-  return rows == Rows::kSequences ? state.sequences : rows == Rows::kTargets ? state.targets : state.tokens;
+  return rows == Rows::kSequences ? state.sequences
+         : rows == Rows::kTargets ? state.targets
+                                  : state.tokens;
 }
 __device__ inline MaskRow token_row(const Batch& batch, const TokenPlace& place) {
   return {batch.samples[place.sequence], uint32_t(place.position), 0};
 }
 
-// mask_factor() of dropout_mask.h for eight columns, also in two steps: draws take half the registers of factors.
+// mask_factor() of dropout_mask.h for eight columns, also in two steps: draws take half the
+// registers of factors.
 using Draws = std::array<uint32_t, 4>;
 __device__ inline Draws mask_draws(const DropoutMask& mask, const MaskRow& row, int column) {
   return philox<kMaskRounds>(mask_counter(mask, row, uint32_t(column) / kEight), mask.key);
@@ -255,12 +266,15 @@ __device__ __forceinline__ float exp2_of(float x) {
 template <int kLanes = kWarp, class Value>
 __device__ inline Value lanes_sum(Value value) {
 #pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, step);
+  }
   return value;
 }
 
-// Of N values at once, N a power of two: lane n, n + N and so on get the sum of value n. Lanes share the work on
-// several values, so this takes N + 1 to N + 4 exchanges where lanes_sum() takes five for each.
+// Of N values at once, N a power of two: lane n, n + N and so on get the sum of value n. Lanes
+// share the work on several values, so this takes N + 1 to N + 4 exchanges where lanes_sum() takes
+// five for each.
 template <int N>
 __device__ inline float lanes_sums(float (&values)[N]) {
 #pragma unroll
@@ -268,12 +282,15 @@ __device__ inline float lanes_sums(float (&values)[N]) {
     const bool upper = threadIdx.x & half;
 #pragma unroll
     for (int i = 0; i < half; ++i) {
-      const float keep = upper ? values[half + i] : values[i], give = upper ? values[i] : values[half + i];
+      const float keep = upper ? values[half + i] : values[i],
+                  give = upper ? values[i] : values[half + i];
       values[i] = keep + __shfl_xor_sync(0xffffffffu, give, half);
     }
   }
 #pragma unroll
-  for (int step = N; step < kWarp; step *= 2) values[0] += __shfl_xor_sync(0xffffffffu, values[0], step);
+  for (int step = N; step < kWarp; step *= 2) {
+    values[0] += __shfl_xor_sync(0xffffffffu, values[0], step);
+  }
   return values[0];
 }
 
@@ -289,9 +306,10 @@ __device__ inline double block_sum(double value) {
   return value;
 }
 
-// A row of up to kColumns columns in the registers of kWarps warps, a group: vector v of a thread is eight columns, and
-// neighbouring threads hold neighbouring vectors. A block holds several groups, each with a row of its own.
-// kExact: rows have kColumns columns, so that nothing has to be compared with their end.
+// A row of up to kColumns columns in the registers of kWarps warps, a group: vector v of a thread
+// is eight columns, and neighbouring threads hold neighbouring vectors. A block holds several
+// groups, each with a row of its own. kExact: rows have kColumns columns, so that nothing has to be
+// compared with their end.
 template <int kWarpsOfRow, int kVectorsOfThread, bool kWholeVectors, bool kExactly = false>
 struct RowShape {
   static constexpr int kWarps = kWarpsOfRow, kVectors = kVectorsOfThread, kThreads = kWarps * kWarp;
@@ -302,12 +320,17 @@ struct RowShape {
   static __device__ int width(int cols) { return kExact ? kColumns : cols; }
 
   static __device__ int group() { return int(threadIdx.x) / kThreads; }
-  static __device__ int column(int vector) { return (vector * kThreads + int(threadIdx.x) % kThreads) * kEight; }
+  static __device__ int column(int vector) {
+    return (vector * kThreads + int(threadIdx.x) % kThreads) * kEight;
+  }
   // Whether element i of the vector at `column` is there; that `column` is must be known.
-  static __device__ bool present(int column, int i, int cols) { return kWhole || column + i < cols; }
+  static __device__ bool present(int column, int i, int cols) {
+    return kWhole || column + i < cols;
+  }
 
-  // Sums over the group, the same bits in each of its threads. Calls alternate between two places, `turn` even and odd:
-  // who writes to one of them knows by the barrier of the call in between that all have read it.
+  // Sums over the group, the same bits in each of its threads. Calls alternate between two places,
+  // `turn` even and odd: who writes to one of them knows by the barrier of the call in between that
+  // all have read it.
   template <int N>
   static __device__ void sum(float (&values)[N], int turn) {
     const float of_warp = lanes_sums(values);
@@ -357,9 +380,9 @@ bool with_exact_shape_if(int64_t cols, const F& f) {
   return true;
 }
 
-// Calls f with the shape for rows of `cols` columns: one warp per row where that is enough. Register use follows from
-// the number of vectors, so the usual widths have shapes that fit them; any other width takes a larger one and leaves
-// some of it idle.
+// Calls f with the shape for rows of `cols` columns: one warp per row where that is enough.
+// Register use follows from the number of vectors, so the usual widths have shapes that fit them;
+// any other width takes a larger one and leaves some of it idle.
 template <class F>
 void with_row_shape(int64_t cols, const F& f) {
   SNUG_CHECK((with_exact_shape_if<1, 3>(cols, f) || with_exact_shape_if<1, 4>(cols, f) ||
@@ -369,8 +392,8 @@ void with_row_shape(int64_t cols, const F& f) {
               with_shape_if<false, 4, 4>(cols, f) || with_shape_if<false, 16, 4>(cols, f)));
 }
 
-// The same for kernels that keep something per column, like sums: a thread has eight columns and as many warps share a
-// row as that takes, so there are registers for many rows in flight.
+// The same for kernels that keep something per column, like sums: a thread has eight columns and as
+// many warps share a row as that takes, so there are registers for many rows in flight.
 template <class F>
 void with_column_shape(int64_t cols, const F& f) {
   SNUG_CHECK((with_exact_shape_if<3, 1>(cols, f) || with_exact_shape_if<4, 1>(cols, f) ||

@@ -1,7 +1,8 @@
-// Kernels of ops/sample.h: one block per row. Probabilities are counted in whole numbers, 2^40 being that of the likeliest
-// token, so sums are exact and do not know the order in which threads add. The thresholds of top-k and top-p are found
-// without sorting: logits are counted into bins of equal width below the largest, which names the bin that a threshold
-// lies in, and the few logits of that bin are compared with each other.
+// Kernels of ops/sample.h: one block per row. Probabilities are counted in whole numbers, 2^40
+// being that of the likeliest token, so sums are exact and do not know the order in which threads
+// add. The thresholds of top-k and top-p are found without sorting: logits are counted into bins of
+// equal width below the largest, which names the bin that a threshold lies in, and the few logits
+// of that bin are compared with each other.
 #include "core/philox.h"
 #include "cuda/kernels.h"
 #include "cuda/rows.cuh"
@@ -19,9 +20,9 @@ constexpr double kLn2 = 0.69314718055994531;
 
 template <class T>
 struct Arguments {
-  const T* logits;    // [rows, logit_stride]
-  float* adjusted;    // [rows, stride]
-  float* next;        // [rows, 2]
+  const T* logits;      // [rows, logit_stride]
+  float* adjusted;      // [rows, stride]
+  float* next;          // [rows, 2]
   const uint8_t* seen;  // [texts, vocabulary], or null
   int64_t stride, logit_stride;
   int vocabulary;
@@ -42,8 +43,8 @@ struct Shared {
   float list[kListed];
   uint64_t masses[kCompared];
   int listed;
-  int bin;          // found by find_bin()
-  uint64_t above;   // in the bins before it
+  int bin;         // found by find_bin()
+  uint64_t above;  // in the bins before it
   uint32_t key;
 };
 
@@ -75,18 +76,23 @@ struct Extremes {
 };
 
 __device__ inline void join(Extremes& a, const Extremes& b) {
-  if (b.most > a.most || (b.most == a.most && b.first < a.first)) a.most = b.most, a.first = b.first;
+  if (b.most > a.most || (b.most == a.most && b.first < a.first)) {
+    a.most = b.most, a.first = b.first;
+  }
   a.least = fminf(a.least, b.least);
 }
 
 __device__ Extremes block_extremes(Extremes own, Shared& shared) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) {
-    join(own, {__shfl_xor_sync(0xffffffffu, own.most, step), __shfl_xor_sync(0xffffffffu, own.least, step),
+    join(own, {__shfl_xor_sync(0xffffffffu, own.most, step),
+               __shfl_xor_sync(0xffffffffu, own.least, step),
                __shfl_xor_sync(0xffffffffu, own.first, step)});
   }
   const int warp = int(threadIdx.x) / kWarp;
-  if (threadIdx.x % kWarp == 0) shared.most[warp] = own.most, shared.least[warp] = own.least, shared.ids[warp] = own.first;
+  if (threadIdx.x % kWarp == 0) {
+    shared.most[warp] = own.most, shared.least[warp] = own.least, shared.ids[warp] = own.first;
+  }
   __syncthreads();
   for (int w = 0; w < kWarps; ++w) join(own, {shared.most[w], shared.least[w], shared.ids[w]});
   return own;
@@ -94,7 +100,8 @@ __device__ Extremes block_extremes(Extremes own, Shared& shared) {
 
 // Penalty and temperature; as on the CPU to the bit.
 template <class T>
-__device__ Extremes adjust(const Arguments<T>& a, const T* logits, const uint8_t* seen, float* adjusted, Shared& shared) {
+__device__ Extremes adjust(const Arguments<T>& a, const T* logits, const uint8_t* seen,
+                           float* adjusted, Shared& shared) {
   Extremes own = {-INFINITY, INFINITY, a.vocabulary};
 #pragma unroll 8
   for (int id = int(threadIdx.x); id < a.vocabulary; id += kBlock) {
@@ -113,7 +120,8 @@ struct Row {
   int count;
   float most, bins_per_unit;
 
-  __device__ int bin(float x) const { return min(int((most - x) * bins_per_unit), kBins - 1); }  // grows as x falls
+  // Grows as x falls.
+  __device__ int bin(float x) const { return min(int((most - x) * bins_per_unit), kBins - 1); }
 };
 
 __device__ void fill_bins(const Row& row, bool with_mass, Shared& shared) {
@@ -139,10 +147,12 @@ __device__ inline uint64_t mass_of_bin(const Shared& shared, int bin) {
   return (uint64_t(shared.mass_high[bin]) << 32) + shared.mass_low[bin];
 }
 
-// Finds the first bin with which the sum from bin 0 on reaches `need`, which all of them together do.
+// Finds the first bin with which the sum from bin 0 on reaches `need`, which all of them together
+// do.
 template <class F>
 __device__ void find_bin(const F& value_of, uint64_t need, Shared& shared) {
-  const int own = 2 * int(threadIdx.x), lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
+  const int own = 2 * int(threadIdx.x), lane = int(threadIdx.x) % kWarp,
+            warp = int(threadIdx.x) / kWarp;
   const uint64_t first = value_of(own), both = first + value_of(own + 1);
   uint64_t sum = both;
 #pragma unroll
@@ -164,11 +174,11 @@ __device__ void find_bin(const F& value_of, uint64_t need, Shared& shared) {
   __syncthreads();
 }
 
-// The largest key such that what is not below it measures `need` or more, together with `above` that is known to lie
-// higher than all `count` values.
+// The largest key such that what is not below it measures `need` or more, together with `above`
+// that is known to lie higher than all `count` values.
 template <class F>
-__device__ uint32_t largest_key(const float* values, int count, uint64_t above, uint64_t need, const F& measure,
-                                Shared& shared) {
+__device__ uint32_t largest_key(const float* values, int count, uint64_t above, uint64_t need,
+                                const F& measure, Shared& shared) {
   if (count <= kCompared) {  // each with each
     const int own = int(threadIdx.x);
     if (own < count) shared.masses[own] = measure(values[own]);
@@ -195,12 +205,15 @@ __device__ uint32_t largest_key(const float* values, int count, uint64_t above, 
   return key;
 }
 
-// The same over the row, by way of its bins. Where one bin holds too much, as with many equal logits, over all of it.
+// The same over the row, by way of its bins. Where one bin holds too much, as with many equal
+// logits, over all of it.
 template <class F>
 __device__ uint32_t threshold(const Row& row, uint64_t need, const F& measure, Shared& shared) {
   const int bin = shared.bin;
   const uint64_t above = shared.above;
-  if (shared.counts[bin] > kListed) return largest_key(row.values, row.count, 0, need, measure, shared);
+  if (shared.counts[bin] > kListed) {
+    return largest_key(row.values, row.count, 0, need, measure, shared);
+  }
   if (threadIdx.x == 0) shared.listed = 0;
   __syncthreads();
 #pragma unroll 8
@@ -221,7 +234,8 @@ __device__ uint32_t kept_from(const Arguments<T>& a, const Row& row, Shared& sha
   uint32_t key = 0;
   if (by_count) {
     find_bin([&](int bin) { return uint64_t(shared.counts[bin]); }, uint64_t(a.top_k), shared);
-    key = threshold(row, uint64_t(a.top_k), [](float) { return uint64_t{1}; }, shared);
+    key = threshold(
+        row, uint64_t(a.top_k), [](float) { return uint64_t{1}; }, shared);
   }
   if (by_mass) {
     const auto mass = [&](float x) { return mass_of(x, row.most); };
@@ -231,7 +245,8 @@ __device__ uint32_t kept_from(const Arguments<T>& a, const Row& row, Shared& sha
       if (key_of(row.values[id]) >= key) kept += mass(row.values[id]);
     }
     kept = block_total(kept, shared);
-    const uint64_t need = max(uint64_t{1}, min(kept, uint64_t(ceil(double(a.top_p) * double(kept)))));
+    const uint64_t need =
+        max(uint64_t{1}, min(kept, uint64_t(ceil(double(a.top_p) * double(kept)))));
     find_bin([&](int bin) { return mass_of_bin(shared, bin); }, need, shared);
     key = max(key, threshold(row, need, mass, shared));
   }
@@ -243,9 +258,10 @@ struct Drawn {
   uint64_t total;  // mass of all that is kept
 };
 
-// The first id with which the mass of kept ids so far exceeds `draw` / 2^24 of all. Warps share a range of ids, and the
-// one that holds it becomes the next range.
-__device__ Drawn draw_id(const Row& row, uint32_t key, uint32_t draw, int fallback, Shared& shared) {
+// The first id with which the mass of kept ids so far exceeds `draw` / 2^24 of all. Warps share a
+// range of ids, and the one that holds it becomes the next range.
+__device__ Drawn draw_id(const Row& row, uint32_t key, uint32_t draw, int fallback,
+                         Shared& shared) {
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
   const auto kept_mass = [&](int id) {
     const float x = row.values[id];
@@ -286,7 +302,9 @@ __device__ Drawn draw_id(const Row& row, uint32_t key, uint32_t draw, int fallba
 // sample_draw() of ops/sample.h, times 2^24.
 __device__ inline uint32_t draw_of(uint64_t seed, uint64_t text, uint32_t position) {
   constexpr uint32_t kPurpose = 0x53414d50;
-  return philox({uint32_t(text), uint32_t(text >> 32), position, kPurpose}, {uint32_t(seed), uint32_t(seed >> 32)})[0] >> 8;
+  return philox({uint32_t(text), uint32_t(text >> 32), position, kPurpose},
+                {uint32_t(seed), uint32_t(seed >> 32)})[0] >>
+         8;
 }
 
 template <class T>
@@ -299,15 +317,19 @@ __global__ void __launch_bounds__(kBlock) sample_kernel(const Arguments<T> a) {
     return;
   }
   const int token = a.batch.target_rows[row], sequence = a.batch.row_of[token];
-  const uint8_t* const seen = a.seen ? a.seen + a.batch.samples[sequence] * uint64_t(a.vocabulary) : nullptr;
+  const uint8_t* const seen =
+      a.seen ? a.seen + a.batch.samples[sequence] * uint64_t(a.vocabulary) : nullptr;
   float* const adjusted = a.adjusted + row * a.stride;
   const Extremes extremes = adjust(a, a.logits + row * a.logit_stride, seen, adjusted, shared);
   const int likeliest = extremes.first < a.vocabulary ? extremes.first : 0;
   const float range = extremes.most - extremes.least;
-  const Row adjusted_row = {adjusted, a.vocabulary, extremes.most, range > 0.0f ? float(kBins - 1) / range : 0.0f};
+  const Row adjusted_row = {adjusted, a.vocabulary, extremes.most,
+                            range > 0.0f ? float(kBins - 1) / range : 0.0f};
   Drawn drawn = {likeliest, 0};
   if (a.greedy) {
-    for (int id = int(threadIdx.x); id < a.vocabulary; id += kBlock) drawn.total += mass_of(adjusted[id], extremes.most);
+    for (int id = int(threadIdx.x); id < a.vocabulary; id += kBlock) {
+      drawn.total += mass_of(adjusted[id], extremes.most);
+    }
     drawn.total = block_total(drawn.total, shared);
   } else {
     const uint32_t key = kept_from(a, adjusted_row, shared);
@@ -322,7 +344,8 @@ __global__ void __launch_bounds__(kBlock) sample_kernel(const Arguments<T> a) {
 }
 
 // One block per text.
-__global__ void __launch_bounds__(kBlock) mark_seen_kernel(uint8_t* seen, int vocabulary, Batch batch, const StepState* state) {
+__global__ void __launch_bounds__(kBlock)
+    mark_seen_kernel(uint8_t* seen, int vocabulary, Batch batch, const StepState* state) {
   const int sequence = int(blockIdx.x);
   if (sequence >= state->sequences) return;
   const int begin = batch.starts[sequence], end = batch.starts[sequence + 1];
@@ -331,7 +354,9 @@ __global__ void __launch_bounds__(kBlock) mark_seen_kernel(uint8_t* seen, int vo
     for (int id = int(threadIdx.x); id < vocabulary; id += kBlock) own[id] = 0;
     __syncthreads();
   }
-  for (int token = begin + int(threadIdx.x); token < end; token += kBlock) own[batch.ids[token]] = 1;
+  for (int token = begin + int(threadIdx.x); token < end; token += kBlock) {
+    own[batch.ids[token]] = 1;
+  }
 }
 
 }  // namespace
@@ -339,8 +364,10 @@ __global__ void __launch_bounds__(kBlock) mark_seen_kernel(uint8_t* seen, int vo
 void launch(const Sample& op, const Launch& call) {
   const Tensor &logits = call.in[0], &next = call.out[0];
   const Tensor seen = call.out.size() > 1 ? call.out[1] : Tensor();
-  const int64_t stride = ceil_div(logits.cols, 64) * 64, vocabulary = op.spec.vocabulary > 0 ? op.spec.vocabulary : logits.cols;
-  SNUG_CHECK(next.cols == 2 && next.dtype == DType::kF32 && next.rows == logits.rows && logits.cols < int64_t{1} << 24);
+  const int64_t stride = ceil_div(logits.cols, 64) * 64,
+                vocabulary = op.spec.vocabulary > 0 ? op.spec.vocabulary : logits.cols;
+  SNUG_CHECK(next.cols == 2 && next.dtype == DType::kF32 && next.rows == logits.rows &&
+             logits.cols < int64_t{1} << 24);
   SNUG_CHECK(!seen || (seen.dtype == DType::kU8 && seen.cols == vocabulary));
   SNUG_CHECK(call.workspace.size() >= size_t(logits.rows * stride) * sizeof(float));
   if (logits.rows == 0) return;
@@ -351,21 +378,22 @@ void launch(const Sample& op, const Launch& call) {
   }
   const bool greedy = op.spec.temperature == 0.0f;
   with_type(logits.dtype, [&]<class T>() {
-    const Arguments<T> arguments = {.logits = data_of<T>(logits),
-                                    .adjusted = reinterpret_cast<float*>(call.workspace.data()),
-                                    .next = next.f32(),
-                                    .seen = data_of<uint8_t>(seen),
-                                    .stride = stride,
-                                    .logit_stride = logits.cols,
-                                    .vocabulary = int(vocabulary),
-                                    .repetition_penalty = op.spec.repetition_penalty,
-                                    .inverse_temperature = greedy ? 1.0f : 1.0f / op.spec.temperature,
-                                    .greedy = greedy,
-                                    .top_k = int(std::min(op.spec.top_k, vocabulary)),
-                                    .top_p = op.spec.top_p,
-                                    .seed = op.spec.seed,
-                                    .batch = *call.batch,
-                                    .state = call.state};
+    const Arguments<T> arguments = {
+        .logits = data_of<T>(logits),
+        .adjusted = reinterpret_cast<float*>(call.workspace.data()),
+        .next = next.f32(),
+        .seen = data_of<uint8_t>(seen),
+        .stride = stride,
+        .logit_stride = logits.cols,
+        .vocabulary = int(vocabulary),
+        .repetition_penalty = op.spec.repetition_penalty,
+        .inverse_temperature = greedy ? 1.0f : 1.0f / op.spec.temperature,
+        .greedy = greedy,
+        .top_k = int(std::min(op.spec.top_k, vocabulary)),
+        .top_p = op.spec.top_p,
+        .seed = op.spec.seed,
+        .batch = *call.batch,
+        .state = call.state};
     sample_kernel<T><<<unsigned(logits.rows), kBlock, 0, call.stream>>>(arguments);
     SNUG_CUDA_LAUNCHED("sample");
   });

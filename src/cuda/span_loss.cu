@@ -23,7 +23,9 @@ struct Arguments {
 __device__ float block_max(float value) {
   __shared__ float of_warp[kBlock / kWarp];
 #pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, step));
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, step));
+  }
   __syncthreads();
   if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = value;
   __syncthreads();
@@ -40,7 +42,8 @@ __global__ void __launch_bounds__(kBlock) span_loss_kernel(const Arguments<T> a)
   const double scale = double(a.state->loss_scale) / kSpanEnds;
   double loss = 0.0;
   for (int end = 0; end < kSpanEnds; ++end) {
-    const int label = tokens > 0 ? a.labels[sequence * kSpanEnds + end] : -1;  // the same in all threads
+    const int label =
+        tokens > 0 ? a.labels[sequence * kSpanEnds + end] : -1;  // the same in all threads
     const auto logit = [&](int t) { return to_float(a.logits[(begin + t) * kSpanEnds + end]); };
     float most = -INFINITY;
     double sum = 1.0;
@@ -48,9 +51,12 @@ __global__ void __launch_bounds__(kBlock) span_loss_kernel(const Arguments<T> a)
       for (int t = int(threadIdx.x); t < tokens; t += kBlock) most = fmaxf(most, logit(t));
       most = block_max(most);
       sum = 0.0;
-      for (int t = int(threadIdx.x); t < tokens; t += kBlock) sum += expf(logit(t) - most);  // NaN comes through
+      for (int t = int(threadIdx.x); t < tokens; t += kBlock) {
+        sum += expf(logit(t) - most);  // NaN comes through
+      }
       sum = block_sum(sum);
-      loss += log(sum) + (double(most) - double(logit(label)));  // the difference first: the largest may be huge
+      loss += log(sum) + (double(most) -
+                          double(logit(label)));  // the difference first: the largest may be huge
     }
     if (!a.dlogits) continue;
     for (int t = int(threadIdx.x); t < tokens; t += kBlock) {
@@ -72,7 +78,8 @@ void launch(const SpanLoss&, const Launch& call) {
   const Tensor &logits = call.in[0], &loss = call.out[0];
   const Tensor dlogits = call.out.size() > 1 ? call.out[1] : Tensor();
   const Batch& batch = *call.batch;
-  SNUG_CHECK(logits.cols == kSpanEnds && (!loss || loss.dtype == DType::kF64) && batch.dims.label_words == kSpanEnds);
+  SNUG_CHECK(logits.cols == kSpanEnds && (!loss || loss.dtype == DType::kF64) &&
+             batch.dims.label_words == kSpanEnds);
   double* const losses = row_losses(call, batch.dims.sequences);
   with_type(logits.dtype, [&]<class T>() {
     const Arguments<T> arguments = {.logits = data_of<T>(logits),

@@ -8,18 +8,22 @@ namespace {
 
 template <class T, bool kWhole>
 __global__ void __launch_bounds__(kPlaceBlock)
-    target_rows_kernel(const T* x, T* y, int64_t rows, int cols, const int32_t* target_rows, const StepState* state) {
+    target_rows_kernel(const T* x, T* y, int64_t rows, int cols, const int32_t* target_rows,
+                       const StepState* state) {
   const auto [row, column] = place(cols);
   if (row >= rows) return;
   Packed<T> values;
-  if (row < state->targets) values = load<kWhole>(x + int64_t(target_rows[row]) * cols, column, cols);
+  if (row < state->targets) {
+    values = load<kWhole>(x + int64_t(target_rows[row]) * cols, column, cols);
+  }
   store<kWhole>(y + row * cols, column, cols, values);
 }
 
 // Over the rows of dy: others of dx stay as they are.
 template <class T, bool kWhole>
 __global__ void __launch_bounds__(kPlaceBlock)
-    add_target_rows_kernel(const T* dy, T* dx, int64_t rows, int cols, const int32_t* target_rows, const StepState* state) {
+    add_target_rows_kernel(const T* dy, T* dx, int64_t rows, int cols, const int32_t* target_rows,
+                           const StepState* state) {
   const auto [row, column] = place(cols);
   if (row >= rows || row >= state->targets) return;
   T* const to = dx + int64_t(target_rows[row]) * cols;
@@ -28,8 +32,8 @@ __global__ void __launch_bounds__(kPlaceBlock)
   store_eight<kWhole>(to, column, cols, values);
 }
 
-// Which target a token is, or -1. Where all tokens but the last of each text are targets, the place follows from the
-// number of the text; otherwise it is searched for.
+// Which target a token is, or -1. Where all tokens but the last of each text are targets, the place
+// follows from the number of the text; otherwise it is searched for.
 __device__ int target_of(const Batch& batch, int token, int targets) {
   const int guess = token - batch.row_of[token];
   if (guess >= 0 && guess < targets && batch.target_rows[guess] == token) return guess;
@@ -48,7 +52,8 @@ __device__ int target_of(const Batch& batch, int token, int targets) {
 // Over the rows of dx, so that each is written once.
 template <class T, bool kWhole>
 __global__ void __launch_bounds__(kPlaceBlock)
-    set_target_rows_kernel(const T* dy, T* dx, int64_t rows, int cols, Batch batch, const StepState* state) {
+    set_target_rows_kernel(const T* dy, T* dx, int64_t rows, int cols, Batch batch,
+                           const StepState* state) {
   const auto [row, column] = place(cols);
   if (row >= rows) return;
   const int target = row < state->tokens ? target_of(batch, int(row), state->targets) : -1;
@@ -81,7 +86,8 @@ void launch(const TargetRowsGradient& op, const Launch& call) {
     with_bool(dx.cols % kEight == 0, [&]<bool kWhole>() {
       if (op.accumulate) {
         add_target_rows_kernel<T, kWhole><<<place_blocks(over), kPlaceBlock, 0, call.stream>>>(
-            data_of<T>(dy), data_of<T>(dx), dy.rows, int(dx.cols), call.batch->target_rows, call.state);
+            data_of<T>(dy), data_of<T>(dx), dy.rows, int(dx.cols), call.batch->target_rows,
+            call.state);
       } else {
         set_target_rows_kernel<T, kWhole><<<place_blocks(over), kPlaceBlock, 0, call.stream>>>(
             data_of<T>(dy), data_of<T>(dx), dx.rows, int(dx.cols), *call.batch, call.state);

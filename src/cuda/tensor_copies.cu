@@ -1,6 +1,5 @@
-#include "cuda/tensor_copies.cuh"
-
 #include "core/error.h"
+#include "cuda/tensor_copies.cuh"
 
 namespace snug::cuda {
 namespace {
@@ -12,11 +11,15 @@ Encode find_encode() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
-  SNUG_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result));
+  SNUG_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                             cudaEnableDefault, &result));
 #else
-  SNUG_CUDA(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &result));
+  SNUG_CUDA(
+      cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &result));
 #endif
-  if (result != cudaDriverEntryPointSuccess) fail_call("cuTensorMapEncodeTiled", "the driver does not know it");
+  if (result != cudaDriverEntryPointSuccess) {
+    fail_call("cuTensorMapEncodeTiled", "the driver does not know it");
+  }
   return reinterpret_cast<Encode>(function);
 }
 
@@ -39,10 +42,10 @@ CUtensorMap encoded(const CopiedMatrix& matrix, const RowDimension (&rows)[kDime
   }
   CUtensorMap map;
   // Bits are moved as they are: the type matters for nothing but the elements' size.
-  const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kDimensions + 1, const_cast<void*>(matrix.data), sizes, distances,
-             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(
+      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kDimensions + 1, const_cast<void*>(matrix.data),
+      sizes, distances, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) fail_call("cuTensorMapEncodeTiled", "a matrix was refused");
   return map;
 }

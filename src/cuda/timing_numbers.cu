@@ -1,9 +1,8 @@
-#include "cuda/timing_numbers.h"
-
 #include <algorithm>
 #include <cstdint>
 
 #include "cuda/check.h"
+#include "cuda/timing_numbers.h"
 
 namespace snug::cuda {
 namespace {
@@ -18,7 +17,8 @@ __global__ void __launch_bounds__(kBlock) timing_numbers_kernel(uint32_t* to, si
     bits = (bits ^ bits >> 15) * 0x85EBCA6Bu;
     bits = (bits ^ bits >> 13) * 0xC2B2AE35u;
     bits ^= bits >> 16;
-    // In each half a sign and nine bits behind 0x3c00: from 2^-7 to 2^-3 as bfloat16 and fp32, from 1 to 1.5 as fp16.
+    // In each half a sign and nine bits behind 0x3c00: from 2^-7 to 2^-3 as bfloat16 and fp32, from
+    // 1 to 1.5 as fp16.
     to[i] = (bits & 0x81ff81ffu) | 0x3c003c00u;
   }
 }

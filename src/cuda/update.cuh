@@ -1,5 +1,5 @@
-// What the updates of all optimizers share. Each walks the table of chunks, one block a chunk; whether the update applies,
-// and the factor of clipping, are in the result that the norm left.
+// What the updates of all optimizers share. Each walks the table of chunks, one block a chunk;
+// whether the update applies, and the factor of clipping, are in the result that the norm left.
 #pragma once
 
 #include "cuda/check.h"
@@ -9,7 +9,8 @@
 namespace snug::cuda {
 
 inline constexpr int kUpdateBlock = 256, kFour = 4;
-inline constexpr int kChunkFours = kUpdateChunk / (kUpdateBlock * kFour);  // vectors of four elements, per thread
+inline constexpr int kChunkFours =
+    kUpdateChunk / (kUpdateBlock * kFour);  // vectors of four elements, per thread
 static_assert(kChunkFours * kUpdateBlock * kFour == kUpdateChunk);
 
 // After the norm is known; arguments.chunk_count is above zero.
@@ -28,7 +29,11 @@ struct UpdateCall {
   const uint8_t* nonzero;
 
   explicit UpdateCall(const UpdateArguments& a)
-      : arena(a.arena), chunks(a.chunks), factors(a.factors), result(a.result), nonzero(a.nonzero) {}
+      : arena(a.arena),
+        chunks(a.chunks),
+        factors(a.factors),
+        result(a.result),
+        nonzero(a.nonzero) {}
 
   template <class T>
   __device__ T* at(int64_t offset) const {
@@ -47,8 +52,8 @@ struct UpdateScales {
 };
 
 // AdamW as in optim/adamw-inl.h, rounded alike.
-__device__ inline void adamw_element(float& w, float& m, float& v, float gradient, const UpdateFactors& f,
-                                     const UpdateScales& s) {
+__device__ inline void adamw_element(float& w, float& m, float& v, float gradient,
+                                     const UpdateFactors& f, const UpdateScales& s) {
   const float g = __fmul_rn(gradient, s.gradient);
   m = fmaf(g - m, f.new_m, m);
   v = fmaf(__fmul_rn(g, f.new_v), g, __fmul_rn(v, f.old_v));
@@ -56,7 +61,9 @@ __device__ inline void adamw_element(float& w, float& m, float& v, float gradien
   w = fmaf(-f.step_size, m / size, __fmul_rn(w, s.keep));
 }
 
-__device__ inline float4& four_at(float* array, int i) { return *reinterpret_cast<float4*>(array + i); }
+__device__ inline float4& four_at(float* array, int i) {
+  return *reinterpret_cast<float4*>(array + i);
+}
 
 template <class C>
 __device__ inline void store_copy(C* copy, int i, const float4& w) {
@@ -67,7 +74,8 @@ __device__ inline void store_copy(C* copy, int i, const float4& w) {
   }
 }
 
-// Calls four(i) for the vectors of four elements of a chunk that are this thread's, and one(i) for what is left of them.
+// Calls four(i) for the vectors of four elements of a chunk that are this thread's, and one(i) for
+// what is left of them.
 template <class Four, class One>
 __device__ inline void over_chunk(int count, const Four& four, const One& one) {
 #pragma unroll 2
@@ -80,15 +88,15 @@ __device__ inline void over_chunk(int count, const Four& four, const One& one) {
   if (int(threadIdx.x) < rest) one(count - rest + int(threadIdx.x));
 }
 
-// Which vectors of the block's chunk have gradients in this warp, one bit for each turn of over_chunk(). The norm has read
-// the same ones in the same threads.
+// Which vectors of the block's chunk have gradients in this warp, one bit for each turn of
+// over_chunk(). The norm has read the same ones in the same threads.
 __device__ inline uint32_t turns_with_gradient(const UpdateCall& call) {
   static_assert(kNonzeroBytes == kUpdateBlock / kWarp && kChunkFours <= 8);
   return call.nonzero ? call.nonzero[blockIdx.x * kNonzeroBytes + threadIdx.x / kWarp] : 0xffu;
 }
 
-// The block's chunk, whose weights, moments and gradients are all fp32. Most rows of a table of words have no gradient in a
-// step: it is neither read nor set to zero again.
+// The block's chunk, whose weights, moments and gradients are all fp32. Most rows of a table of
+// words have no gradient in a step: it is neither read nor set to zero again.
 template <class C>
 __device__ inline void adamw_chunk(const UpdateCall& call, const UpdateChunk& chunk) {
   float* const w = call.at<float>(chunk.weight);
@@ -126,11 +134,12 @@ __device__ inline void adamw_chunk(const UpdateCall& call, const UpdateChunk& ch
       });
 }
 
-// The eight elements from i on of an array of `count`, zeros behind its end; i below count. Arrays begin aligned, and i is
-// a multiple of eight.
+// The eight elements from i on of an array of `count`, zeros behind its end; i below count. Arrays
+// begin aligned, and i is a multiple of eight.
 template <class T>
 __device__ inline Eight eight_of(const T* array, int i, int count) {
-  return i + kEight <= count ? load_eight<true>(array, i, count) : load_eight<false>(array, i, count);
+  return i + kEight <= count ? load_eight<true>(array, i, count)
+                             : load_eight<false>(array, i, count);
 }
 template <class T>
 __device__ inline void store_eight_of(T* array, int i, int count, const Eight& eight) {

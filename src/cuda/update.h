@@ -1,6 +1,6 @@
-// The optimizer step on the device: norm of the gradient, clip factor, update of all parameters, gradients back to zero.
-// Three launches whatever the number of parameters, but for Adafactor, which needs some for each tensor; nothing comes
-// back to the host in between.
+// The optimizer step on the device: norm of the gradient, clip factor, update of all parameters,
+// gradients back to zero. Three launches whatever the number of parameters, but for Adafactor,
+// which needs some for each tensor; nothing comes back to the host in between.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,7 +16,7 @@ namespace snug::cuda {
 
 struct UpdateArguments {
   Optimizer optimizer = Optimizer::kAdamW;
-  std::byte* arena = nullptr;  // gradients in it are zero afterwards, whether applied or not
+  std::byte* arena = nullptr;       // gradients in it are zero afterwards, whether applied or not
   DType copy_dtype = DType::kBF16;  // of weights in the compute type
   const UpdateChunk* chunks = nullptr;  // device memory
   int64_t chunk_count = 0;
@@ -25,7 +25,8 @@ struct UpdateArguments {
   double* loss = nullptr;                  // device memory
   UpdateResult* result = nullptr;          // device memory
   double* partials = nullptr;              // kNormPartials doubles of scratch
-  uint8_t* nonzero = nullptr;              // kNonzeroBytes of scratch per chunk; null: all gradients are read again
+  uint8_t* nonzero =
+      nullptr;  // kNonzeroBytes of scratch per chunk; null: all gradients are read again
 };
 
 void launch_update(const UpdateArguments& arguments, cudaStream_t stream);

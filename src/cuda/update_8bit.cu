@@ -1,5 +1,5 @@
-// Kernel of optim/adamw_8bit.h. A warp has a block of 256 moments, eight consecutive ones a lane: their codes are one
-// load of eight bytes, and one Philox call rounds them.
+// Kernel of optim/adamw_8bit.h. A warp has a block of 256 moments, eight consecutive ones a lane:
+// their codes are one load of eight bytes, and one Philox call rounds them.
 #include "cuda/update.cuh"
 #include "optim/adamw_8bit.h"
 #include "optim/dynamic_tree.h"
@@ -51,7 +51,9 @@ __device__ inline int tree_code(const float* values, float x, float threshold) {
 
 __device__ inline float largest_of_warp(float value) {
 #pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, step));
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, step));
+  }
   return value;
 }
 
@@ -64,7 +66,9 @@ __device__ inline Codes load_codes(const uint8_t* codes, int i, int count) {
   if (i + kEight <= count) {
     const uint2 words = *reinterpret_cast<const uint2*>(codes + i);
 #pragma unroll
-    for (int e = 0; e < kEight; ++e) result.at[e] = uint8_t((e < 4 ? words.x : words.y) >> (e % 4 * 8));
+    for (int e = 0; e < kEight; ++e) {
+      result.at[e] = uint8_t((e < 4 ? words.x : words.y) >> (e % 4 * 8));
+    }
   } else {
     for (int e = 0; e < kEight && i + e < count; ++e) result.at[e] = codes[i + e];
   }
@@ -75,7 +79,9 @@ __device__ inline void store_codes(uint8_t* codes, int i, int count, const Codes
   if (i + kEight <= count) {
     uint2 words = {};
 #pragma unroll
-    for (int e = 0; e < kEight; ++e) (e < 4 ? words.x : words.y) |= uint32_t(from.at[e]) << (e % 4 * 8);
+    for (int e = 0; e < kEight; ++e) {
+      (e < 4 ? words.x : words.y) |= uint32_t(from.at[e]) << (e % 4 * 8);
+    }
     *reinterpret_cast<uint2*>(codes + i) = words;
   } else {
     for (int e = 0; e < kEight && i + e < count; ++e) codes[i + e] = from.at[e];
@@ -94,13 +100,18 @@ struct BlockScale {
 
 // Block number `block` of a chunk; all lanes of a warp.
 template <class C>
-__device__ inline void update_block(const UpdateCall& call, const UpdateChunk& chunk, int block, const Trees& trees) {
-  const int lane = int(threadIdx.x) % kWarp, i = block * int(kMomentBlock) + lane * kEight, count = chunk.count;
+__device__ inline void update_block(const UpdateCall& call, const UpdateChunk& chunk, int block,
+                                    const Trees& trees) {
+  const int lane = int(threadIdx.x) % kWarp, i = block * int(kMomentBlock) + lane * kEight,
+            count = chunk.count;
   const bool present = i < count;
   float* const w = call.at<float>(chunk.weight);
   const float* const g = call.at<float>(chunk.gradient);
   uint8_t *const m = call.at<uint8_t>(chunk.first), *const v = call.at<uint8_t>(chunk.second);
-  float *const m_scale = call.at<float>(chunk.first_scale) + block, *const v_scale = call.at<float>(chunk.second_scale) + block;
+  float *const m_scale = call.at<float>(chunk.first_scale) + block, *const v_scale =
+                                                                        call.at<float>(
+                                                                            chunk.second_scale) +
+                                                                        block;
   C* const copy = call.at<C>(chunk.copy);
   const UpdateFactors factors = *call.factors;
   const UpdateScales scales(factors, *call.result, chunk.decays);
@@ -121,12 +132,16 @@ __device__ inline void update_block(const UpdateCall& call, const UpdateChunk& c
     first.at[e] = m1, root.at[e] = sqrtf(v1);
     m_largest = fmaxf(m_largest, fabsf(m1)), v_largest = fmaxf(v_largest, root.at[e]);
   }
-  // Every lane has read the old scales before the warp exchanges values, and the first writes the new ones after.
-  const BlockScale m_new(largest_of_warp(m_largest), kLargestMagnitude), v_new(largest_of_warp(v_largest), kLargestPositive);
+  // Every lane has read the old scales before the warp exchanges values, and the first writes the
+  // new ones after.
+  const BlockScale m_new(largest_of_warp(m_largest), kLargestMagnitude),
+      v_new(largest_of_warp(v_largest), kLargestPositive);
   if (lane == 0) *m_scale = m_new.scale, *v_scale = v_new.scale;
   if (!present) return;
-  const RoundingDraws draws = {{factors.key[0], factors.key[1]}, uint32_t(chunk.parameter), factors.step};
-  const auto counter = rounding_counter(draws, RoundedArray::kSecondMoments, uint32_t((chunk.begin + i) / kEight));
+  const RoundingDraws draws = {
+      {factors.key[0], factors.key[1]}, uint32_t(chunk.parameter), factors.step};
+  const auto counter =
+      rounding_counter(draws, RoundedArray::kSecondMoments, uint32_t((chunk.begin + i) / kEight));
   const auto words = philox<kRoundingRounds>(counter, draws.key);
 #pragma unroll
   for (int e = 0; e < kEight; ++e) {
@@ -142,7 +157,8 @@ __device__ inline void update_block(const UpdateCall& call, const UpdateChunk& c
 }
 
 template <class C>
-__device__ inline void eight_bit_chunk(const UpdateCall& call, const UpdateChunk& chunk, Trees& trees) {
+__device__ inline void eight_bit_chunk(const UpdateCall& call, const UpdateChunk& chunk,
+                                       Trees& trees) {
   if (call.result->applied) {
     trees.fill();
     const int blocks = (chunk.count + int(kMomentBlock) - 1) / int(kMomentBlock);
@@ -153,7 +169,8 @@ __device__ inline void eight_bit_chunk(const UpdateCall& call, const UpdateChunk
   }
   if (chunk.keeps_gradient) return;
   float* const g = call.at<float>(chunk.gradient);
-  over_chunk(chunk.count, [&](int i) { four_at(g, i) = float4{}; }, [&](int i) { g[i] = 0.0f; });
+  over_chunk(
+      chunk.count, [&](int i) { four_at(g, i) = float4{}; }, [&](int i) { g[i] = 0.0f; });
 }
 
 template <class C>
@@ -171,7 +188,8 @@ __global__ void __launch_bounds__(kUpdateBlock) adamw_8bit_kernel(const UpdateCa
 
 void launch_adamw_8bit(const UpdateArguments& arguments, cudaStream_t stream) {
   with_type(arguments.copy_dtype, [&]<class C>() {
-    adamw_8bit_kernel<C><<<unsigned(arguments.chunk_count), kUpdateBlock, 0, stream>>>(UpdateCall(arguments));
+    adamw_8bit_kernel<C>
+        <<<unsigned(arguments.chunk_count), kUpdateBlock, 0, stream>>>(UpdateCall(arguments));
     SNUG_CUDA_LAUNCHED("adamw_8bit");
   });
 }

@@ -1,6 +1,6 @@
-// Kernels of optim/adafactor.h, tensor by tensor. A matrix takes five: means of rows, means of columns, the mean of the
-// former, the size of the update, and the update. Sums are made in a fixed order. Where the step is not applied only the
-// last does anything: it sets gradients to zero.
+// Kernels of optim/adafactor.h, tensor by tensor. A matrix takes five: means of rows, means of
+// columns, the mean of the former, the size of the update, and the update. Sums are made in a fixed
+// order. Where the step is not applied only the last does anything: it sets gradients to zero.
 #include "cuda/update.cuh"
 #include "optim/adafactor.h"
 
@@ -8,7 +8,8 @@ namespace snug::cuda {
 namespace {
 
 constexpr int kMostThreads = 1024;
-// Blocks that add up squares of the update; the last of the partial sums' places holds the mean of rows.
+// Blocks that add up squares of the update; the last of the partial sums' places holds the mean of
+// rows.
 constexpr int kMostBlocks = kNormPartials - 1;
 
 // A tensor on the device.
@@ -46,7 +47,8 @@ struct FactoredTensor {
   }
   // From the sum of squares of the update: what it is multiplied with.
   __device__ float rate(double squares, int64_t size) const {
-    return float(double(factors->learning_rate) / fmax(1.0, sqrt(squares / double(size)) / kAdafactorClip));
+    return float(double(factors->learning_rate) /
+                 fmax(1.0, sqrt(squares / double(size)) / kAdafactorClip));
   }
   template <class C>
   __device__ void apply(int64_t i, float update, float rate) const {
@@ -58,7 +60,8 @@ struct FactoredTensor {
 };
 
 // One warp per row.
-__global__ void __launch_bounds__(kUpdateBlock) adafactor_rows_warp_per_row(const FactoredTensor t) {
+__global__ void __launch_bounds__(kUpdateBlock)
+    adafactor_rows_warp_per_row(const FactoredTensor t) {
   const int64_t row = (int64_t(blockIdx.x) * kUpdateBlock + int(threadIdx.x)) / kWarp;
   if (row >= t.row_count || !t.applied()) return;
   const float* const g = t.g + row * t.cols;
@@ -87,13 +90,17 @@ __global__ void __launch_bounds__(kMostThreads) adafactor_columns(const Factored
   // Transposed: a warp adds up a column.
   const double squares = lanes_sum(double(sums[lane][warp])), scale = double(t.gradient_scale());
   const int64_t own = int64_t(blockIdx.x) * kWarp + warp;
-  if (lane == 0 && own < t.cols) t.mix(t.columns[own], scale * scale * squares / double(t.row_count));
+  if (lane == 0 && own < t.cols) {
+    t.mix(t.columns[own], scale * scale * squares / double(t.row_count));
+  }
 }
 
 __global__ void __launch_bounds__(kMostThreads) adafactor_mean_of_rows(const FactoredTensor t) {
   if (!t.applied()) return;
   double sum = 0.0;
-  for (int64_t row = threadIdx.x; row < t.row_count; row += kMostThreads) sum += double(t.rows[row]);
+  for (int64_t row = threadIdx.x; row < t.row_count; row += kMostThreads) {
+    sum += double(t.rows[row]);
+  }
   sum = block_sum(sum);
   if (threadIdx.x == 0) t.mean_row() = sum / double(t.row_count);
 }
@@ -164,7 +171,8 @@ __global__ void __launch_bounds__(kMostThreads) adafactor_vector_kernel(const Fa
 
 template <class C>
 void launch_matrix(const FactoredTensor& t, cudaStream_t stream) {
-  adafactor_rows_warp_per_row<<<unsigned(ceil_div(t.row_count, kUpdateBlock / kWarp)), kUpdateBlock, 0, stream>>>(t);
+  adafactor_rows_warp_per_row<<<unsigned(ceil_div(t.row_count, kUpdateBlock / kWarp)), kUpdateBlock,
+                                0, stream>>>(t);
   SNUG_CUDA_LAUNCHED("adafactor_rows");
   adafactor_columns<<<unsigned(ceil_div(t.cols, kWarp)), kMostThreads, 0, stream>>>(t);
   SNUG_CUDA_LAUNCHED("adafactor_columns");

@@ -13,7 +13,8 @@ __global__ void __launch_bounds__(kUpdateBlock) adamw_kernel(const UpdateCall ca
 
 void launch_adamw(const UpdateArguments& arguments, cudaStream_t stream) {
   with_type(arguments.copy_dtype, [&]<class C>() {
-    adamw_kernel<C><<<unsigned(arguments.chunk_count), kUpdateBlock, 0, stream>>>(UpdateCall(arguments));
+    adamw_kernel<C>
+        <<<unsigned(arguments.chunk_count), kUpdateBlock, 0, stream>>>(UpdateCall(arguments));
     SNUG_CUDA_LAUNCHED("adamw");
   });
 }

@@ -6,7 +6,8 @@ namespace {
 
 // b is the momentum, or unused.
 template <bool kMomentum>
-__device__ inline void sgd_element(float& w, float& b, float gradient, const UpdateFactors& f, const UpdateScales& s) {
+__device__ inline void sgd_element(float& w, float& b, float gradient, const UpdateFactors& f,
+                                   const UpdateScales& s) {
   const float g = fmaf(gradient, s.gradient, __fmul_rn(w, s.decay));
   b = kMomentum ? fmaf(b, f.momentum, g) : g;
   w = fmaf(-f.learning_rate, b, w);
@@ -57,7 +58,8 @@ __global__ void __launch_bounds__(kUpdateBlock) sgd_kernel(const UpdateCall call
 void launch_sgd(const UpdateArguments& arguments, cudaStream_t stream) {
   with_type(arguments.copy_dtype, [&]<class C>() {
     with_bool(arguments.optimizer == Optimizer::kSgdMomentum, [&]<bool kMomentum>() {
-      sgd_kernel<C, kMomentum><<<unsigned(arguments.chunk_count), kUpdateBlock, 0, stream>>>(UpdateCall(arguments));
+      sgd_kernel<C, kMomentum>
+          <<<unsigned(arguments.chunk_count), kUpdateBlock, 0, stream>>>(UpdateCall(arguments));
       SNUG_CUDA_LAUNCHED("sgd");
     });
   });

@@ -13,30 +13,45 @@
 namespace snug::cuda {
 namespace {
 
-constexpr Optimizer kAll[] = {Optimizer::kAdamW,     Optimizer::kAdamW8Bit, Optimizer::kAdamWBf16,
-                              Optimizer::kAdafactor, Optimizer::kSgd,       Optimizer::kSgdMomentum};
+constexpr Optimizer kAll[] = {Optimizer::kAdamW,     Optimizer::kAdamW8Bit,
+                              Optimizer::kAdamWBf16, Optimizer::kAdafactor,
+                              Optimizer::kSgd,       Optimizer::kSgdMomentum};
 const OptimizerStep kStep = {.learning_rate = 1e-2, .weight_decay = 0.1, .step = 3, .seed = 17};
 
 Parameter matrix(int64_t rows, int64_t cols) {
   return {.name = "matrix", .rows = rows, .cols = cols, .is_factor = true, .parts = {}};
 }
 Parameter vector(int64_t size, bool is_factor) {
-  return {.name = "vector", .cols = size, .is_vector = true, .decays = false, .is_factor = is_factor, .parts = {}};
+  return {.name = "vector",
+          .cols = size,
+          .is_vector = true,
+          .decays = false,
+          .is_factor = is_factor,
+          .parts = {}};
 }
 
-// Matrices, vectors and tables around the sizes of chunks and blocks; one joined of three, one that is not trained.
+// Matrices, vectors and tables around the sizes of chunks and blocks; one joined of three, one that
+// is not trained.
 ParameterTable small_table() {
-  ParameterTable table = {matrix(1, 1),     matrix(3, 1),      matrix(64, 64), matrix(4097, 1),     matrix(100, 100),
-                          matrix(17, 251),  vector(5, true),   vector(16, false), vector(8191, true), vector(12, false),
-                          matrix(3 * 40, 64), matrix(90, 100)};
+  ParameterTable table = {matrix(1, 1),      matrix(3, 1),       matrix(64, 64),
+                          matrix(4097, 1),   matrix(100, 100),   matrix(17, 251),
+                          vector(5, true),   vector(16, false),  vector(8191, true),
+                          vector(12, false), matrix(3 * 40, 64), matrix(90, 100)};
   table[10].parts = {{"query", 40}, {"key", 40}, {"value", 40}};
   table[11].trained = false;
   table.push_back({.name = "table", .rows = 31, .cols = 70, .is_table = true, .parts = {}});
-  table.push_back({.name = "tied", .rows = 61, .cols = 72, .is_factor = true, .is_table = true, .padded_rows = 64, .parts = {}});
+  table.push_back({.name = "tied",
+                   .rows = 61,
+                   .cols = 72,
+                   .is_factor = true,
+                   .is_table = true,
+                   .padded_rows = 64,
+                   .parts = {}});
   return table;
 }
 
-// A run's arena on the host: NaN everywhere but for weights, gradients and a state that two steps have made.
+// A run's arena on the host: NaN everywhere but for weights, gradients and a state that two steps
+// have made.
 class Arena {
  public:
   Arena(Optimizer optimizer, DType compute, ParameterTable parameters, uint64_t seed)
@@ -72,7 +87,9 @@ class Arena {
   float* floats(size_t offset) { return reinterpret_cast<float*>(bytes.data() + offset); }
   uint16_t* halves(size_t offset) { return reinterpret_cast<uint16_t*>(bytes.data() + offset); }
   bool half(size_t i) const { return keeps_bfloat16(facts.optimizer, table[i]); }
-  std::span<float> gradient(size_t i) { return {floats(layout.parameters[i].gradient), size_t(table[i].size())}; }
+  std::span<float> gradient(size_t i) {
+    return {floats(layout.parameters[i].gradient), size_t(table[i].size())};
+  }
   std::byte* state(size_t i) {
     const size_t offset = layout.parameters[i].state;
     return offset == kNoOffset ? nullptr : bytes.data() + offset;
@@ -85,14 +102,18 @@ class Arena {
   }
   double squares() {
     double sum = 0.0;
-    for (size_t i = 0; i < table.size(); ++i) sum += table[i].trained ? sum_of_squares(gradient(i)) : 0.0;
+    for (size_t i = 0; i < table.size(); ++i) {
+      sum += table[i].trained ? sum_of_squares(gradient(i)) : 0.0;
+    }
     return sum;
   }
 
  private:
   void draw_gradient(size_t i, std::mt19937_64& random) {
     std::normal_distribution<float> normal;
-    for (float& g : gradient(i)) g = normal(random) * std::exp2(float(random() % 12) - 11.0f);  // over some decades
+    for (float& g : gradient(i)) {
+      g = normal(random) * std::exp2(float(random() % 12) - 11.0f);  // over some decades
+    }
   }
 };
 
@@ -104,12 +125,14 @@ struct Outcome {
 
 enum class Reads { kAllGradients, kNonzeroGradients };
 
-Outcome run(const Arena& a, const UpdateFactors& factors, double loss, Reads reads = Reads::kNonzeroGradients) {
+Outcome run(const Arena& a, const UpdateFactors& factors, double loss,
+            Reads reads = Reads::kNonzeroGradients) {
   const std::vector<UpdateChunk> chunks = update_chunks(a.table, a.layout, a.facts);
   const std::vector<UpdateTensor> tensors = update_tensors(a.table, a.layout, a.facts);
   EXPECT_EQ(chunks.size(), update_chunk_count(a.table));
   const DeviceBytes arena(a.bytes), on_device(bytes_of(chunks));
-  const DeviceBytes factors_there(bytes_of(std::vector<UpdateFactors>{factors})), losses(bytes_of(Doubles{loss}));
+  const DeviceBytes factors_there(bytes_of(std::vector<UpdateFactors>{factors})),
+      losses(bytes_of(Doubles{loss}));
   const DeviceBytes result(sizeof(UpdateResult)), partials(kNormPartials * sizeof(double));
   const DeviceBytes nonzero(chunks.size() * kNonzeroBytes);
   launch_update({.optimizer = a.facts.optimizer,
@@ -125,8 +148,11 @@ Outcome run(const Arena& a, const UpdateFactors& factors, double loss, Reads rea
                  .nonzero = reads == Reads::kNonzeroGradients ? nonzero.data<uint8_t>() : nullptr},
                 nullptr);
   SNUG_CUDA(cudaDeviceSynchronize());
-  for (const DeviceBytes* bytes : {&arena, &losses, &result, &partials, &nonzero}) EXPECT_TRUE(bytes->guards_intact());
-  return {arena.download(), values_of<UpdateResult>(result.download())[0], values_of<double>(losses.download())[0]};
+  for (const DeviceBytes* bytes : {&arena, &losses, &result, &partials, &nonzero}) {
+    EXPECT_TRUE(bytes->guards_intact());
+  }
+  return {arena.download(), values_of<UpdateResult>(result.download())[0],
+          values_of<double>(losses.download())[0]};
 }
 
 // Compares parameter by parameter and forgets what was compared: what is left must be what it was.
@@ -138,7 +164,8 @@ class Comparison {
     const Parameter& p = expected_.table[i];
     const ParameterPlace& place = expected_.layout.parameters[i];
     const auto size = size_t(p.size());
-    SCOPED_TRACE(testing::Message() << "parameter " << i << ", " << p.name << " " << p.rows << " x " << p.cols);
+    SCOPED_TRACE(testing::Message()
+                 << "parameter " << i << ", " << p.name << " " << p.rows << " x " << p.cols);
     if (expected_.half(i)) {
       halves(place.copy, size);
     } else {
@@ -157,16 +184,18 @@ class Comparison {
   void forget(size_t offset, size_t bytes) {
     std::memcpy(expected_.bytes.data() + offset, got_.bytes.data() + offset, bytes);
   }
-  // A compiler may fuse other products than the CPU does, and sums may be in another order: units in the last place of
-  // terms about as large as `scale`.
+  // A compiler may fuse other products than the CPU does, and sums may be in another order: units
+  // in the last place of terms about as large as `scale`.
   void floats(size_t offset, size_t count, double scale) {
     for (size_t n = 0; n < count; ++n) {
-      const double want = expected_.floats(offset)[n], tolerance = 4.0 * kEps * std::abs(want) + 32.0 * kEps * scale;
+      const double want = expected_.floats(offset)[n],
+                   tolerance = 4.0 * kEps * std::abs(want) + 32.0 * kEps * scale;
       ASSERT_NEAR(got_.floats(offset)[n], want, tolerance) << n;
     }
     forget(offset, count * sizeof(float));
   }
-  // The same draws; where the fp32 values differ in their last bit, one in thousands rounds the other way.
+  // The same draws; where the fp32 values differ in their last bit, one in thousands rounds the
+  // other way.
   void halves(size_t offset, size_t count) {
     size_t different = 0;
     for (size_t n = 0; n < count; ++n) {
@@ -204,8 +233,10 @@ class Comparison {
     const size_t state = expected_.layout.parameters[i].state;
     const auto size = size_t(p.size());
     switch (state_format(expected_.facts.optimizer, p)) {
-      case StateFormat::kNone: return;
-      case StateFormat::kMomentum: return floats(state, size, 1.0);
+      case StateFormat::kNone:
+        return;
+      case StateFormat::kMomentum:
+        return floats(state, size, 1.0);
       case StateFormat::kMoments:
         floats(state, size, 1e-1);
         return floats(state + moment_bytes(p), size, 1e-3);
@@ -232,8 +263,9 @@ class Comparison {
 };
 
 void check(Arena a, double max_norm, double gradient_scale) {
-  SCOPED_TRACE(testing::Message() << optimizer_name(a.facts.optimizer) << ", " << dtype_name(a.facts.compute) << ", max_norm "
-                                  << max_norm << ", scale " << gradient_scale);
+  SCOPED_TRACE(testing::Message() << optimizer_name(a.facts.optimizer) << ", "
+                                  << dtype_name(a.facts.compute) << ", max_norm " << max_norm
+                                  << ", scale " << gradient_scale);
   OptimizerStep step = kStep;
   step.gradient_scale = gradient_scale;
   const UpdateFactors factors = update_factors(a.facts.optimizer, step, max_norm);
@@ -261,7 +293,9 @@ void check(Arena a, double max_norm, double gradient_scale) {
 TEST(CudaUpdate, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
   for (Optimizer optimizer : kAll) {
-    for (DType compute : {DType::kBF16, DType::kF16, DType::kF32}) check(Arena(optimizer, compute, small_table(), 1), 0.0, 1.0);
+    for (DType compute : {DType::kBF16, DType::kF16, DType::kF32}) {
+      check(Arena(optimizer, compute, small_table(), 1), 0.0, 1.0);
+    }
   }
 }
 
@@ -283,7 +317,8 @@ TEST(CudaUpdate, KeepsGradientsThatTheNextStepOverwrites) {
   }
 }
 
-// Rows without a gradient, shorter and longer than what a warp reads at a time, and single elements in them.
+// Rows without a gradient, shorter and longer than what a warp reads at a time, and single elements
+// in them.
 TEST(CudaUpdate, ReadsOnlyGradientsThatAreNotZero) {
   SNUG_NEEDS_GPU();
   for (Optimizer optimizer : kAll) {
@@ -301,7 +336,8 @@ TEST(CudaUpdate, ReadsOnlyGradientsThatAreNotZero) {
       }
     }
     const UpdateFactors factors = update_factors(optimizer, kStep, 1.0);
-    EXPECT_TRUE(run(a, factors, 2.5).bytes == run(a, factors, 2.5, Reads::kAllGradients).bytes) << optimizer_name(optimizer);
+    EXPECT_TRUE(run(a, factors, 2.5).bytes == run(a, factors, 2.5, Reads::kAllGradients).bytes)
+        << optimizer_name(optimizer);
     if (optimizer == Optimizer::kAdamW) check(std::move(a), 1.0, 1.0);
   }
 }
@@ -318,12 +354,14 @@ TEST(CudaUpdate, MatchesTheCpuForManyParameters) {
 
 TEST(CudaUpdate, AppliesNothingThatIsNotFinite) {
   SNUG_NEEDS_GPU();
-  const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              infinity = std::numeric_limits<float>::infinity();
   for (Optimizer optimizer : kAll) {
     for (float bad : {nan, infinity, -infinity, 1.0f}) {
       Arena a(optimizer, DType::kBF16, small_table(), 5);
       a.gradient(4)[9999] = bad;
-      const Outcome got = run(a, update_factors(optimizer, kStep, 1.0), bad == 1.0f ? double(nan) : 2.0);
+      const Outcome got =
+          run(a, update_factors(optimizer, kStep, 1.0), bad == 1.0f ? double(nan) : 2.0);
       EXPECT_EQ(got.result.applied, 0);
       EXPECT_EQ(got.loss_after, 0.0);
       for (size_t i = 0; i < a.table.size(); ++i) {
@@ -337,23 +375,29 @@ TEST(CudaUpdate, AppliesNothingThatIsNotFinite) {
 // A model like BERT-base; nothing is asserted.
 TEST(CudaUpdate, SpeedIsPrinted) {
   SNUG_NEEDS_GPU();
-  ParameterTable table = {{.name = "table", .rows = 30522, .cols = 768, .is_table = true, .parts = {}}};
+  ParameterTable table = {
+      {.name = "table", .rows = 30522, .cols = 768, .is_table = true, .parts = {}}};
   for (int layer = 0; layer < 12; ++layer) {
-    for (const Parameter& p : {matrix(2304, 768), matrix(768, 768), matrix(3072, 768), matrix(768, 3072), vector(2304, true),
-                               vector(768, true), vector(3072, true), vector(768, true), vector(768, false), vector(768, false)}) {
+    for (const Parameter& p :
+         {matrix(2304, 768), matrix(768, 768), matrix(3072, 768), matrix(768, 3072),
+          vector(2304, true), vector(768, true), vector(3072, true), vector(768, true),
+          vector(768, false), vector(768, false)}) {
       table.push_back(p);
     }
   }
   for (Optimizer optimizer : kAll) {
     const UpdateFacts facts{.optimizer = optimizer, .compute = DType::kBF16};
-    const ArenaLayout layout = lay_out_arena(table, {.compute = DType::kBF16, .optimizer = optimizer});
+    const ArenaLayout layout =
+        lay_out_arena(table, {.compute = DType::kBF16, .optimizer = optimizer});
     const std::vector<UpdateChunk> list = update_chunks(table, layout, facts);
     const std::vector<UpdateTensor> tensors = update_tensors(table, layout, facts);
-    const DeviceBytes arena(layout.bytes), chunks(bytes_of(list)), loss(8), result(sizeof(UpdateResult)), partials(kNormPartials * 8);
+    const DeviceBytes arena(layout.bytes), chunks(bytes_of(list)), loss(8),
+        result(sizeof(UpdateResult)), partials(kNormPartials * 8);
     const DeviceBytes nonzero(list.size() * kNonzeroBytes);
     fill_device(arena.data(), 0, arena.size());
     fill_device(loss.data(), 0, loss.size());
-    const DeviceBytes factors(bytes_of(std::vector<UpdateFactors>{update_factors(optimizer, kStep, 1.0)}));
+    const DeviceBytes factors(
+        bytes_of(std::vector<UpdateFactors>{update_factors(optimizer, kStep, 1.0)}));
     const UpdateArguments arguments = {.optimizer = optimizer,
                                        .arena = arena.data<std::byte>(),
                                        .copy_dtype = DType::kBF16,
@@ -366,11 +410,14 @@ TEST(CudaUpdate, SpeedIsPrinted) {
                                        .partials = partials.data<double>()};
     UpdateArguments sparse = arguments;
     sparse.nonzero = nonzero.data<uint8_t>();
-    // The norm reads gradients; the update reads and writes weights, gradients and state, and writes copies.
-    const double bytes = double(3 * layout.gradients.bytes + 2 * layout.states.bytes + 2 * layout.trained.bytes + layout.copies.bytes);
+    // The norm reads gradients; the update reads and writes weights, gradients and state, and
+    // writes copies.
+    const double bytes = double(3 * layout.gradients.bytes + 2 * layout.states.bytes +
+                                2 * layout.trained.bytes + layout.copies.bytes);
     print_speed(std::string(optimizer_name(optimizer)) + " over 109M parameters",
                 median_milliseconds([&] { launch_update(arguments, nullptr); }), bytes);
-    print_speed("  where all gradients are zero", median_milliseconds([&] { launch_update(sparse, nullptr); }), bytes);
+    print_speed("  where all gradients are zero",
+                median_milliseconds([&] { launch_update(sparse, nullptr); }), bytes);
   }
 }
 

@@ -1,5 +1,6 @@
-// Kernels of ops/vocabulary_loss.h. Per chunk of target rows: the product gives the logits, one kernel turns each row
-// into its loss and, in place, its gradient (vocabulary_rows.cuh), and the other products take that.
+// Kernels of ops/vocabulary_loss.h. Per chunk of target rows: the product gives the logits, one
+// kernel turns each row into its loss and, in place, its gradient (vocabulary_rows.cuh), and the
+// other products take that.
 #include "cuda/column_sums.cuh"
 #include "cuda/kernels.h"
 #include "cuda/products.h"
@@ -12,7 +13,8 @@ namespace {
 
 using namespace vocabulary_kernels;
 
-// The sum over rows of dlogits, from column `first` on. Rows end with zeros, so that vectors are always whole.
+// The sum over rows of dlogits, from column `first` on. Rows end with zeros, so that vectors are
+// always whole.
 template <class T>
 struct BiasTerm {
   static constexpr int kSums = 1, kInFlight = 16 / sizeof(T);
@@ -20,16 +22,21 @@ struct BiasTerm {
   const T* dlogits;
   int stride;
 
-  __device__ Loaded load(int64_t row, int column) const { return cuda::load<true>(dlogits + row * stride, column, stride); }
-  __device__ void add(const Loaded& loaded, int64_t, int, Eight* sums) const { sums[0] += unpack(loaded); }
+  __device__ Loaded load(int64_t row, int column) const {
+    return cuda::load<true>(dlogits + row * stride, column, stride);
+  }
+  __device__ void add(const Loaded& loaded, int64_t, int, Eight* sums) const {
+    sums[0] += unpack(loaded);
+  }
 };
 
 template <class T>
-void add_bias_gradient(const T* dlogits, int64_t rows, int64_t stride, const Tensor& db, float* partials, cudaStream_t stream) {
+void add_bias_gradient(const T* dlogits, int64_t rows, int64_t stride, const Tensor& db,
+                       float* partials, cudaStream_t stream) {
   constexpr int64_t kMost = int64_t{kMaxSumGroups} * kSumColumns;
   for (int64_t first = 0; first < db.cols; first += kMost) {
-    launch_column_sums(BiasTerm<T>{dlogits + first, int(stride)}, rows, std::min(kMost, db.cols - first), partials,
-                       {{db.f32() + first}}, stream);
+    launch_column_sums(BiasTerm<T>{dlogits + first, int(stride)}, rows,
+                       std::min(kMost, db.cols - first), partials, {{db.f32() + first}}, stream);
   }
 }
 
@@ -38,15 +45,17 @@ struct Gradients {
 };
 
 template <class T, bool kGradient>
-void launch_chunks(const Launch& call, int64_t chunk, int64_t vocabulary, const Gradients& gradients,
-                   const Distillation& distillation) {
+void launch_chunks(const Launch& call, int64_t chunk, int64_t vocabulary,
+                   const Gradients& gradients, const Distillation& distillation) {
   const Tensor &x = call.in[0], &w = call.in[1], &loss = call.out[0];
   const auto optional_input = [&](size_t i) { return call.in.size() > i ? call.in[i] : Tensor(); };
   const Tensor b = optional_input(2);
-  const Tensor teacher_x = optional_input(3), teacher_w = optional_input(4), teacher_b = optional_input(5);
+  const Tensor teacher_x = optional_input(3), teacher_w = optional_input(4),
+               teacher_b = optional_input(5);
   SNUG_CHECK(x.cols == w.cols && x.dtype == w.dtype && loss.dtype == DType::kF64);
-  SNUG_CHECK(!teacher_x || (kGradient && teacher_x.cols == teacher_w.cols && teacher_w.rows == w.rows &&
-                            teacher_x.dtype == x.dtype && teacher_w.dtype == x.dtype));
+  SNUG_CHECK(!teacher_x ||
+             (kGradient && teacher_x.cols == teacher_w.cols && teacher_w.rows == w.rows &&
+              teacher_x.dtype == x.dtype && teacher_w.dtype == x.dtype));
   const VocabularyLossWorkspace layout({.chunk = std::min(chunk, x.rows),
                                         .vocabulary = w.rows,
                                         .element_bytes = sizeof(T),
@@ -62,20 +71,25 @@ void launch_chunks(const Launch& call, int64_t chunk, int64_t vocabulary, const 
     const int64_t rows = std::min(chunk, x.rows - first);
     const T* const x_chunk = data_of<T>(x) + first * x.cols;
     const auto run = [&](ProductKind kind, int64_t hidden, const ProductTensors& tensors) {
-      call.products->run({.kind = kind,
-                          .dtype = x.dtype,
-                          .rows = rows,
-                          .in = hidden,
-                          .out = w.rows,
-                          .bias = tensors.bias != nullptr,
-                          .out_stride = layout.row_stride,
-                          .overwrite = kind == ProductKind::kWeightGradient && call.only_pass && first == 0},
-                         tensors, scratch, call.stream);
+      call.products->run(
+          {.kind = kind,
+           .dtype = x.dtype,
+           .rows = rows,
+           .in = hidden,
+           .out = w.rows,
+           .bias = tensors.bias != nullptr,
+           .out_stride = layout.row_stride,
+           .overwrite = kind == ProductKind::kWeightGradient && call.only_pass && first == 0},
+          tensors, scratch, call.stream);
     };
-    run(ProductKind::kForward, x.cols, {.left = x_chunk, .right = w.data, .bias = b.data, .result = logits});
+    run(ProductKind::kForward, x.cols,
+        {.left = x_chunk, .right = w.data, .bias = b.data, .result = logits});
     if (teacher_x) {
       run(ProductKind::kForward, teacher_x.cols,
-          {.left = data_of<T>(teacher_x) + first * teacher_x.cols, .right = teacher_w.data, .bias = teacher_b.data, .result = teacher});
+          {.left = data_of<T>(teacher_x) + first * teacher_x.cols,
+           .right = teacher_w.data,
+           .bias = teacher_b.data,
+           .result = teacher});
     }
     launch_rows<T, kGradient>({.logits = logits,
                                .teacher = teacher,
@@ -92,7 +106,10 @@ void launch_chunks(const Launch& call, int64_t chunk, int64_t vocabulary, const 
       add_bias_gradient(logits, rows, layout.row_stride, gradients.db,
                         reinterpret_cast<float*>(base + layout.column_sums), call.stream);
     }
-    if (gradients.dw) run(ProductKind::kWeightGradient, x.cols, {.left = logits, .right = x_chunk, .result = gradients.dw.data});
+    if (gradients.dw) {
+      run(ProductKind::kWeightGradient, x.cols,
+          {.left = logits, .right = x_chunk, .result = gradients.dw.data});
+    }
     if (gradients.dx) {
       run(ProductKind::kInputGradient, x.cols,
           {.left = logits, .right = w.data, .result = data_of<T>(gradients.dx) + first * x.cols});
@@ -104,12 +121,16 @@ void launch_chunks(const Launch& call, int64_t chunk, int64_t vocabulary, const 
 
 void launch(const VocabularyLoss& op, const Launch& call) {
   if (op.spec.with_gradient) return;
-  with_type(call.in[0].dtype, [&]<class T>() { launch_chunks<T, false>(call, op.spec.chunk, op.spec.vocabulary, {}, {}); });
+  with_type(call.in[0].dtype, [&]<class T>() {
+    launch_chunks<T, false>(call, op.spec.chunk, op.spec.vocabulary, {}, {});
+  });
 }
 
 void launch(const VocabularyLossGradient& op, const Launch& call) {
-  with_type(call.in[0].dtype,
-            [&]<class T>() { launch_chunks<T, true>(call, op.chunk, op.vocabulary, {call.out[1], call.out[2], call.out[3]}, op.distillation); });
+  with_type(call.in[0].dtype, [&]<class T>() {
+    launch_chunks<T, true>(call, op.chunk, op.vocabulary, {call.out[1], call.out[2], call.out[3]},
+                           op.distillation);
+  });
 }
 
 }  // namespace snug::cuda

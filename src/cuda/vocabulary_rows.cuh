@@ -1,7 +1,8 @@
-// Rows of a language model's logits on their way to the loss (ops/vocabulary_loss.h): one kernel turns each row into its
-// loss and, in place, its gradient. A row is read from memory once where it fits into shared memory beside the block's
-// needs, which 50257 bf16 do from sm_80 on (not all cards of sm_86 and 89); elsewhere, and where a teacher's row comes
-// with it, the second reading comes from the cache.
+// Rows of a language model's logits on their way to the loss (ops/vocabulary_loss.h): one kernel
+// turns each row into its loss and, in place, its gradient. A row is read from memory once where it
+// fits into shared memory beside the block's needs, which 50257 bf16 do from sm_80 on (not all
+// cards of sm_86 and 89); elsewhere, and where a teacher's row comes with it, the second reading
+// comes from the cache.
 #pragma once
 
 #include "cuda/rows.cuh"
@@ -12,18 +13,22 @@ namespace snug::cuda::vocabulary_kernels {
 inline constexpr int kBlock = 512, kWarps = kBlock / kWarp;  // of one row
 inline constexpr float kLog2E = 1.44269504f;
 inline constexpr double kLn2 = 0.69314718055994531;
-// Below every logit, and small enough to be scaled and subtracted: what a thread without elements starts from.
+// Below every logit, and small enough to be scaled and subtracted: what a thread without elements
+// starts from.
 inline constexpr float kLowest = -1e30f;
 
-// The largest of some logits, and the sum of 2^(logit * rate - origin) over them: one multiply-add in front of each
-// exponential. The origin is rounded, but everybody who has the same `most` rounds alike. The rate is kLog2E over the
-// softmax's temperature.
+// The largest of some logits, and the sum of 2^(logit * rate - origin) over them: one multiply-add
+// in front of each exponential. The origin is rounded, but everybody who has the same `most` rounds
+// alike. The rate is kLog2E over the softmax's temperature.
 struct Softmax {
   float most = kLowest, sum = 0.0f;
 
-  // Not to become a part of a multiply-add: where two are subtracted, their rounding must be the same.
+  // Not to become a part of a multiply-add: where two are subtracted, their rounding must be the
+  // same.
   __device__ float origin(float rate) const { return __fmul_rn(most, rate); }
-  __device__ float term(float logit, float rate) const { return exp2_of(fmaf(logit, rate, -origin(rate))); }
+  __device__ float term(float logit, float rate) const {
+    return exp2_of(fmaf(logit, rate, -origin(rate)));
+  }
   __device__ void raise(float to, float rate) {  // to >= most
     const float before = origin(rate);
     most = to;
@@ -44,7 +49,9 @@ __device__ inline Softmax block_softmax(Softmax own, float rate) {
   __shared__ Softmax of_warp[kWarps];
   float most = own.most;
 #pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+  }
   own.raise(most, rate);
   own.sum = lanes_sum(own.sum);
   if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = own;
@@ -119,9 +126,9 @@ __device__ void over_pairs(const T* row, const T* other, int stride, int vocabul
 
 template <class T>
 struct RowArguments {
-  T* logits;         // [rows, stride], become their gradient
-  const T* teacher;  // [rows, stride], or null
-  double* losses;    // [rows], not yet scaled
+  T* logits;                  // [rows, stride], become their gradient
+  const T* teacher;           // [rows, stride], or null
+  double* losses;             // [rows], not yet scaled
   const int32_t* target_ids;  // of the chunk
   int64_t first;              // target of the chunk's first row
   int stride, vocabulary;
@@ -140,8 +147,8 @@ __device__ void leave_row(const RowArguments<T>& a, int64_t row) {
   }
 }
 
-// One block per row. kGradient: writes (p - onehot) * loss_scale over the logits, zeros behind the vocabulary and in rows
-// that are not there. kStaged: keeps the row in shared memory in between.
+// One block per row. kGradient: writes (p - onehot) * loss_scale over the logits, zeros behind the
+// vocabulary and in rows that are not there. kStaged: keeps the row in shared memory in between.
 template <class T, bool kGradient, bool kStaged>
 __global__ void __launch_bounds__(kBlock, 2) vocabulary_loss_kernel(const RowArguments<T> a) {
   extern __shared__ uint4 shared_row[];
@@ -152,13 +159,15 @@ __global__ void __launch_bounds__(kBlock, 2) vocabulary_loss_kernel(const RowArg
   const int target = a.target_ids[row];
   const float at_target = to_float(logits[target]);  // before anybody writes
   Softmax own;
-  over_vectors(logits, a.stride, a.vocabulary, [&](int column, const Packed<T>& packed, const Eight& values) {
-    if constexpr (kStaged) store<true>(staged, column, a.stride, packed);
-    own.add(values, kLog2E);
-  });
+  over_vectors(logits, a.stride, a.vocabulary,
+               [&](int column, const Packed<T>& packed, const Eight& values) {
+                 if constexpr (kStaged) store<true>(staged, column, a.stride, packed);
+                 own.add(values, kLog2E);
+               });
   const Softmax all = block_softmax(own, kLog2E);
   if (threadIdx.x == 0) {
-    // In units of log 2, where terms() has its zero; the difference first, since logits may be huge.
+    // In units of log 2, where terms() has its zero; the difference first, since logits may be
+    // huge.
     const double distance = double(all.origin(kLog2E)) - double(at_target) * double(kLog2E);
     a.losses[row] = kLn2 * (distance + log2(double(all.sum)));
   }
@@ -168,25 +177,31 @@ __global__ void __launch_bounds__(kBlock, 2) vocabulary_loss_kernel(const RowArg
                  [&](int column, const Packed<T>&, const Eight& values) {
                    Eight d;
 #pragma unroll
-                   for (int i = 0; i < kEight; ++i) d.at[i] = all.term(values.at[i], kLog2E) * factor;
+                   for (int i = 0; i < kEight; ++i) {
+                     d.at[i] = all.term(values.at[i], kLog2E) * factor;
+                   }
                    if (unsigned(target - column) < unsigned(kEight)) {
 #pragma unroll
-                     for (int i = 0; i < kEight; ++i) d.at[i] -= column + i == target ? scale : 0.0f;
+                     for (int i = 0; i < kEight; ++i) {
+                       d.at[i] -= column + i == target ? scale : 0.0f;
+                     }
                    }
                    store_eight<true>(logits, column, a.stride, d);
                  });
   }
 }
 
-// The same with a teacher, by the formulas of ops/distillation.h: always with the gradient. The divergence is summed in
-// the second reading, where every term is a difference of two logarithms of probabilities, however large logits are.
+// The same with a teacher, by the formulas of ops/distillation.h: always with the gradient. The
+// divergence is summed in the second reading, where every term is a difference of two logarithms of
+// probabilities, however large logits are.
 template <class T>
 __global__ void __launch_bounds__(kBlock, 2) distilled_loss_kernel(const RowArguments<T> a) {
   const int64_t row = blockIdx.x;
   T* const logits = a.logits + row * a.stride;
   const T* const teacher = a.teacher + row * a.stride;
   if (a.first + row >= a.state->targets) return leave_row<T, true>(a, row);
-  const float temperature = a.distillation.temperature, alpha = a.distillation.alpha, rate = kLog2E / temperature;
+  const float temperature = a.distillation.temperature, alpha = a.distillation.alpha,
+              rate = kLog2E / temperature;
   const int target = a.target_ids[row];
   const float at_target = to_float(logits[target]);  // before anybody writes
   Softmax own_hard, own_soft, own_taught;            // of the student, of both over the temperature
@@ -200,27 +215,33 @@ __global__ void __launch_bounds__(kBlock, 2) distilled_loss_kernel(const RowArgu
   const Softmax soft = block_softmax(own_soft, rate);
   __syncthreads();
   const Softmax taught = block_softmax(own_taught, rate);
-  const float scale = a.state->loss_scale, hard_scale = scale * (1.0f - alpha), share = scale * alpha * temperature;
-  const float hard_factor = hard_scale / hard.sum, soft_factor = share / soft.sum, taught_factor = share / taught.sum;
+  const float scale = a.state->loss_scale, hard_scale = scale * (1.0f - alpha),
+              share = scale * alpha * temperature;
+  const float hard_factor = hard_scale / hard.sum, soft_factor = share / soft.sum,
+              taught_factor = share / taught.sum;
   const float log_ratio = log2f(soft.sum) - log2f(taught.sum);
   float divergence = 0.0f;  // times taught.sum, in units of log 2
-  over_pairs(logits, teacher, a.stride, a.vocabulary, [&](int column, const Eight& s, const Eight& t) {
-    Eight d;
+  over_pairs(logits, teacher, a.stride, a.vocabulary,
+             [&](int column, const Eight& s, const Eight& t) {
+               Eight d;
 #pragma unroll
-    for (int i = 0; i < kEight; ++i) {
-      const float q = taught.term(t.at[i], rate);
-      // Behind the vocabulary both logits are minus infinity, and q zero.
-      const float log_q_over_p =
-          fmaf(t.at[i], rate, -taught.origin(rate)) - fmaf(s.at[i], rate, -soft.origin(rate)) + log_ratio;
-      divergence += q == 0.0f ? 0.0f : q * log_q_over_p;
-      d.at[i] = hard.term(s.at[i], kLog2E) * hard_factor + (soft.term(s.at[i], rate) * soft_factor - q * taught_factor);
-    }
-    if (unsigned(target - column) < unsigned(kEight)) {
+               for (int i = 0; i < kEight; ++i) {
+                 const float q = taught.term(t.at[i], rate);
+                 // Behind the vocabulary both logits are minus infinity, and q zero.
+                 const float log_q_over_p = fmaf(t.at[i], rate, -taught.origin(rate)) -
+                                            fmaf(s.at[i], rate, -soft.origin(rate)) + log_ratio;
+                 divergence += q == 0.0f ? 0.0f : q * log_q_over_p;
+                 d.at[i] = hard.term(s.at[i], kLog2E) * hard_factor +
+                           (soft.term(s.at[i], rate) * soft_factor - q * taught_factor);
+               }
+               if (unsigned(target - column) < unsigned(kEight)) {
 #pragma unroll
-      for (int i = 0; i < kEight; ++i) d.at[i] -= column + i == target ? hard_scale : 0.0f;
-    }
-    store_eight<true>(logits, column, a.stride, d);
-  });
+                 for (int i = 0; i < kEight; ++i) {
+                   d.at[i] -= column + i == target ? hard_scale : 0.0f;
+                 }
+               }
+               store_eight<true>(logits, column, a.stride, d);
+             });
   const double all_divergence = kLn2 * block_sum(double(divergence)) / double(taught.sum);
   if (threadIdx.x == 0) {
     const double distance = double(hard.origin(kLog2E)) - double(at_target) * double(kLog2E);
@@ -249,10 +270,13 @@ void launch_rows(const RowArguments<T>& arguments, int64_t rows, cudaStream_t st
   }
   const size_t bytes = size_t(arguments.stride) * sizeof(T);
   const bool staged = kGradient && bytes <= shared_bytes_for_rows();
-  const auto kernel = staged ? vocabulary_loss_kernel<T, kGradient, kGradient> : vocabulary_loss_kernel<T, kGradient, false>;
+  const auto kernel = staged ? vocabulary_loss_kernel<T, kGradient, kGradient>
+                             : vocabulary_loss_kernel<T, kGradient, false>;
   if (staged) {
-    SNUG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)));
-    SNUG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+    SNUG_CUDA(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)));
+    SNUG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                   cudaSharedmemCarveoutMaxShared));
   }
   kernel<<<unsigned(rows), kBlock, staged ? bytes : 0, stream>>>(arguments);
   SNUG_CUDA_LAUNCHED("vocabulary_loss");

@@ -7,7 +7,9 @@
 namespace snug {
 
 BatchBuilder::BatchBuilder(const Dims& capacity) : label_words_(capacity.label_words) {
-  for (auto* list : {&ids_, &positions_, &type_ids_, &row_of_}) list->reserve(size_t(capacity.tokens));
+  for (auto* list : {&ids_, &positions_, &type_ids_, &row_of_}) {
+    list->reserve(size_t(capacity.tokens));
+  }
   starts_.reserve(size_t(capacity.sequences) + 1);
   labels_.reserve(size_t(capacity.sequences * capacity.label_words));
   samples_.reserve(size_t(capacity.sequences));
@@ -16,7 +18,8 @@ BatchBuilder::BatchBuilder(const Dims& capacity) : label_words_(capacity.label_w
 
 uint64_t BatchBuilder::bytes(const Dims& capacity) {
   return uint64_t(capacity.tokens) * 4 * sizeof(int32_t) +
-         uint64_t(capacity.sequences + 1) * ((1 + size_t(capacity.label_words)) * sizeof(int32_t) + sizeof(uint64_t)) +
+         uint64_t(capacity.sequences + 1) *
+             ((1 + size_t(capacity.label_words)) * sizeof(int32_t) + sizeof(uint64_t)) +
          uint64_t(capacity.targets) * 2 * sizeof(int32_t);
 }
 
@@ -36,7 +39,8 @@ void BatchBuilder::add(std::span<const int32_t> ids, std::span<const int32_t> ty
   longest_ = std::max(longest_, int64_t(ids.size()));
 }
 
-void BatchBuilder::add_to_text(std::span<const int32_t> ids, int32_t first_position, const Text& text) {
+void BatchBuilder::add_to_text(std::span<const int32_t> ids, int32_t first_position,
+                               const Text& text) {
   const size_t begin = ids_.size();
   add(ids, {}, text.number, text.place);
   for (size_t t = begin; t < ids_.size(); ++t) positions_[t] += first_position;
@@ -58,7 +62,10 @@ void BatchBuilder::predict_next_tokens() {
 }
 
 void BatchBuilder::clear() {
-  for (auto* list : {&ids_, &positions_, &type_ids_, &row_of_, &labels_, &target_rows_, &target_ids_}) list->clear();
+  for (auto* list :
+       {&ids_, &positions_, &type_ids_, &row_of_, &labels_, &target_rows_, &target_ids_}) {
+    list->clear();
+  }
   samples_.clear();
   starts_.assign(1, 0);
   longest_ = 0;

@@ -27,13 +27,20 @@ StepLimits step_limits(const Dataset& data, const BatchOptions& options) {
   limits.examples = std::min(options.batch_size, data.epoch_examples());
   limits.sequences = limits.examples * data.most_sequences();
   limits.tokens = limits.examples * data.longest();
-  if (data.shares().empty()) limits.tokens = std::min<uint64_t>(limits.tokens, data.tokens());  // no row comes twice in a step
-  if (options.token_task == TokenTask::kNextWord || options.token_task == TokenTask::kTag) limits.targets = limits.tokens;
+  if (data.shares().empty()) {
+    limits.tokens =
+        std::min<uint64_t>(limits.tokens, data.tokens());  // no row comes twice in a step
+  }
+  if (options.token_task == TokenTask::kNextWord || options.token_task == TokenTask::kTag) {
+    limits.targets = limits.tokens;
+  }
   if (options.token_task == TokenTask::kMaskedWord) {
     limits.targets = limits.examples * Masker::most_chosen(data.longest(), options.masks->share);
   }
   limits.label_words = data.label_words();
-  if (!options.class_weights.empty()) limits.label_words += options.token_task == TokenTask::kTag ? options.class_weights.size() : 1;
+  if (!options.class_weights.empty()) {
+    limits.label_words += options.token_task == TokenTask::kTag ? options.class_weights.size() : 1;
+  }
   // First fit leaves at most one bin half empty or emptier: two bins hold more than one capacity.
   const size_t bins = 2 * limits.tokens / size_t(options.capacity_tokens) + 1;
   limits.micro_batches = std::min(limits.examples, bins);
@@ -85,13 +92,16 @@ class StepMaker {
     example_.ids.reserve(data.longest());
     for (auto* list : {&example_.type_ids, &example_.tags}) list->reserve(data.longest());
     example_.labels.reserve(std::max<size_t>(data.label_words(), data.labels().names.size()));
-    if (options.token_task == TokenTask::kMaskedWord) masker_.emplace(options.masks, options.seed, data.longest());
+    if (options.token_task == TokenTask::kMaskedWord) {
+      masker_.emplace(options.masks, options.seed, data.longest());
+    }
   }
 
   static size_t bytes(const Dataset& data, const BatchOptions& options, const StepLimits& limits) {
     const bool masks = options.token_task == TokenTask::kMaskedWord;
     return (masks ? Masker::bytes(data.longest()) : 0) + Packer::bytes(limits.examples) +
-           limits.examples * sizeof(uint32_t) + 2 * RowWindow::bytes(RowWindow::limits(data, limits.examples)) +
+           limits.examples * sizeof(uint32_t) +
+           2 * RowWindow::bytes(RowWindow::limits(data, limits.examples)) +
            data.longest() * 3 * sizeof(int32_t) +
            std::max<size_t>(data.label_words(), data.labels().names.size()) * sizeof(int32_t);
   }
@@ -113,7 +123,9 @@ class StepMaker {
       at.example += members.size();
     }
     out.step.rows_checksum = 0;
-    for (size_t i = 0; i < count; ++i) out.step.rows_checksum += mix64(window_.row(step_begin_ + i));
+    for (size_t i = 0; i < count; ++i) {
+      out.step.rows_checksum += mix64(window_.row(step_begin_ + i));
+    }
     out.step.examples = at.example;
     out.step.tokens = at.token;
     out.step.targets = options_.token_task == TokenTask::kNone ? at.example : at.target;
@@ -141,13 +153,17 @@ class StepMaker {
     for (size_t i = 0; i < count; ++i) lengths_[i] = window_.length(step_begin_ + i);
   }
 
-  // Begins with what follows the window. The first windows are small: nobody should wait long for the first step.
+  // Begins with what follows the window. The first windows are small: nobody should wait long for
+  // the first step.
   void read_ahead() {
-    const uint64_t epoch = window_end_ / steps_per_epoch_, first = window_end_ % steps_per_epoch_ * options_.batch_size;
+    const uint64_t epoch = window_end_ / steps_per_epoch_,
+                   first = window_end_ % steps_per_epoch_ * options_.batch_size;
     const uint64_t steps = std::min(steps_ahead_, options_.last_step - window_end_);
-    const uint64_t count = std::min({steps * options_.batch_size, data_.epoch_examples() - first, uint64_t(window_limits_.rows)});
-    next_window_.start(options_.shuffle ? EpochOrder(data_, options_.seed, epoch) : EpochOrder::of_files(data_),
-                       {.first = first, .count = count, .rows_per_step = options_.batch_size});
+    const uint64_t count = std::min({steps * options_.batch_size, data_.epoch_examples() - first,
+                                     uint64_t(window_limits_.rows)});
+    next_window_.start(
+        options_.shuffle ? EpochOrder(data_, options_.seed, epoch) : EpochOrder::of_files(data_),
+        {.first = first, .count = count, .rows_per_step = options_.batch_size});
     steps_ahead_ = std::min<uint64_t>(2 * steps_ahead_, window_limits_.rows);
   }
 
@@ -193,14 +209,17 @@ class StepMaker {
   }
 
   // Tokens [first, last) of the example.
-  void add_sequence(size_t first, size_t last, uint64_t sample, const Cursor& batch, Cursor& at, StepBuffers& out) {
+  void add_sequence(size_t first, size_t last, uint64_t sample, const Cursor& batch, Cursor& at,
+                    StepBuffers& out) {
     const size_t length = last - first;
     const auto ids = std::span(out.ids).subspan(at.token, length);
     std::copy_n(example_.ids.begin() + ptrdiff_t(first), length, ids.begin());
-    std::copy_n(example_.type_ids.begin() + ptrdiff_t(first), length, out.type_ids.begin() + ptrdiff_t(at.token));
+    std::copy_n(example_.type_ids.begin() + ptrdiff_t(first), length,
+                out.type_ids.begin() + ptrdiff_t(at.token));
     const auto positions = out.positions.begin() + ptrdiff_t(at.token);
     std::iota(positions, positions + ptrdiff_t(length), 0);
-    std::fill_n(out.row_of.begin() + ptrdiff_t(at.token), length, int32_t(at.sequence - batch.sequence));
+    std::fill_n(out.row_of.begin() + ptrdiff_t(at.token), length,
+                int32_t(at.sequence - batch.sequence));
     add_targets(sample, ids, int32_t(at.token - batch.token), at, out);
     out.starts[at.start++] = int32_t(at.token - batch.token);
     add_labels(out.labels.data() + at.sequence * label_words_);
@@ -212,7 +231,8 @@ class StepMaker {
     std::ranges::copy(example_.labels, to);
     if (options_.class_weights.empty()) return;
     if (options_.token_task == TokenTask::kTag) {
-      std::memcpy(to + example_.labels.size(), options_.class_weights.data(), options_.class_weights.size() * sizeof(float));
+      std::memcpy(to + example_.labels.size(), options_.class_weights.data(),
+                  options_.class_weights.size() * sizeof(float));
       return;
     }
     const int32_t label = example_.labels[0];
@@ -221,12 +241,16 @@ class StepMaker {
     weight_ += weight;
   }
 
-  void add_targets(uint64_t sample, std::span<int32_t> ids, int32_t first_row, Cursor& at, StepBuffers& out) {
+  void add_targets(uint64_t sample, std::span<int32_t> ids, int32_t first_row, Cursor& at,
+                   StepBuffers& out) {
     if (options_.token_task == TokenTask::kNone) return;
-    int32_t *const rows = out.target_rows.data() + at.target, *const originals = out.target_ids.data() + at.target;
+    int32_t *const rows = out.target_rows.data() + at.target, *const originals =
+                                                                  out.target_ids.data() + at.target;
     size_t count = 0;
     if (options_.token_task == TokenTask::kNextWord) {
-      for (; count + 1 < ids.size(); ++count) rows[count] = int32_t(count), originals[count] = ids[count + 1];
+      for (; count + 1 < ids.size(); ++count) {
+        rows[count] = int32_t(count), originals[count] = ids[count + 1];
+      }
     } else if (options_.token_task == TokenTask::kTag) {
       for (size_t t = 0; t < ids.size(); ++t) {
         const int32_t tag = example_.tags[t];
@@ -236,7 +260,8 @@ class StepMaker {
       }
     } else {
       // Evaluation masks the same tokens every time.
-      count = masker_->apply(options_.shuffle ? sample : sample % data_.rows(), ids, rows, originals);
+      count =
+          masker_->apply(options_.shuffle ? sample : sample % data_.rows(), ids, rows, originals);
     }
     for (size_t i = 0; i < count; ++i) rows[i] += first_row;
     at.target += count;
@@ -287,7 +312,9 @@ Batch MicroBatch::view() const {
           .by_id = nullptr};
 }
 
-uint64_t steps_per_epoch(uint64_t rows, uint64_t batch_size) { return (rows + batch_size - 1) / batch_size; }
+uint64_t steps_per_epoch(uint64_t rows, uint64_t batch_size) {
+  return (rows + batch_size - 1) / batch_size;
+}
 
 Packer::Packer(size_t max_sequences) {
   for (auto* array : {&sorted_, &bin_of_, &order_, &bin_sizes_, &bin_ends_}) {

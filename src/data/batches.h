@@ -20,13 +20,14 @@ enum class TokenTask : uint8_t { kNone, kNextWord, kMaskedWord, kTag };
 
 struct BatchOptions {
   uint64_t seed = 42;
-  uint64_t batch_size = 8;                 // examples per step
-  int64_t capacity_tokens = 0;             // of a micro-batch; no example may be longer
-  bool shuffle = true;                     // false: in the order of the file, for evaluation
+  uint64_t batch_size = 8;      // examples per step
+  int64_t capacity_tokens = 0;  // of a micro-batch; no example may be longer
+  bool shuffle = true;          // false: in the order of the file, for evaluation
   TokenTask token_task = TokenTask::kNone;
   std::shared_ptr<const MaskTable> masks{};  // of kMaskedWord
-  std::vector<float> class_weights{};      // in every label, as ops/cross_entropy.h has them; empty: all weigh the same
-  int depth = 2;                           // steps ready ahead of the one being used
+  std::vector<float> class_weights{};  // in every label, as ops/cross_entropy.h has them; empty:
+                                       // all weigh the same
+  int depth = 2;                       // steps ready ahead of the one being used
   uint64_t first_step = 0, last_step = 0;  // [first, last): the stream ends before last_step
 };
 
@@ -35,14 +36,17 @@ struct MicroBatch {
   std::span<const int32_t> ids, positions, type_ids, row_of;  // [tokens]
   std::span<const int32_t> starts;                            // [sequences + 1]
   std::span<const int32_t> labels;                            // [sequences, label_words]
-  std::span<const uint64_t> samples;  // [sequences] epoch * rows + position in the epoch's order, times the most
-                                      // sequences a row has, plus the sequence's place in its row
-  std::span<const uint64_t> rows;     // [sequences] of the dataset
+  std::span<const uint64_t>
+      samples;  // [sequences] epoch * rows + position in the epoch's order, times the most
+                // sequences a row has, plus the sequence's place in its row
+  std::span<const uint64_t> rows;                    // [sequences] of the dataset
   std::span<const int32_t> target_rows, target_ids;  // [targets]
   int64_t longest = 0;
 
   int64_t sequences() const { return int64_t(samples.size()); }
-  int64_t label_words() const { return samples.empty() ? 1 : int64_t(labels.size() / samples.size()); }
+  int64_t label_words() const {
+    return samples.empty() ? 1 : int64_t(labels.size() / samples.size());
+  }
   Batch view() const;
 };
 
@@ -83,8 +87,8 @@ class BatchStream {
   BatchStream(const BatchStream&) = delete;
 
   // The next step, valid until the next call; false at the end. Rethrows what failed in the
-  // background, after the steps that were ready before it. Steps whose examples all lack tokens still
-  // come, with no micro-batches.
+  // background, after the steps that were ready before it. Steps whose examples all lack tokens
+  // still come, with no micro-batches.
   bool next(const StepBatch*& step);
 
   // Exactly what the constructor reserves.

@@ -156,8 +156,9 @@ TEST_F(BatchesTest, ContentsDoNotDependOnTheCapacity) {
     for (const StepBatch* step = nullptr; stream.next(step);) {
       auto& row_of_sample = steps.emplace_back();
       for (const MicroBatch& batch : step->micro_batches) {
-        for (size_t s = 0; s < batch.rows.size(); ++s)
+        for (size_t s = 0; s < batch.rows.size(); ++s) {
           row_of_sample[batch.samples[s]] = batch.rows[s];
+        }
       }
     }
     return steps;
@@ -173,8 +174,9 @@ TEST_F(BatchesTest, GoThroughTheFileInOrderForEvaluation) {
   uint64_t next_row = 0;
   for (const StepBatch* step = nullptr; stream.next(step);) {
     std::set<uint64_t> rows;
-    for (const MicroBatch& batch : step->micro_batches)
+    for (const MicroBatch& batch : step->micro_batches) {
       rows.insert(batch.rows.begin(), batch.rows.end());
+    }
     for (const uint64_t row : rows) EXPECT_EQ(row, next_row++);
   }
   EXPECT_EQ(next_row, 23u);
@@ -213,14 +215,20 @@ TEST_F(BatchesTest, LeaveOutExamplesWithoutTokens) {
 
 // Every sequence brings the weights of all tags; the step counts those of the words that have one.
 TEST_F(BatchesTest, WeighTags) {
-  const Dataset data = Dataset::open(folder_.write("x.conll", "a B-X\nb O\n\nc O\nd O\ne I-X\n"), tokenizer_,
-                                     {.encoding = {.labelling = Labelling::kTags}, .cache_folder = folder_.path()});
+  const Dataset data =
+      Dataset::open(folder_.write("x.conll", "a B-X\nb O\n\nc O\nd O\ne I-X\n"), tokenizer_,
+                    {.encoding = {.labelling = Labelling::kTags}, .cache_folder = folder_.path()});
   ASSERT_EQ(data.labels().names, (std::vector<std::string>{"B-X", "I-X", "O"}));
   const std::vector<float> weights = {2.0f, 0.5f, 0.25f};
-  const BatchOptions options{.batch_size = 2, .capacity_tokens = 20, .token_task = TokenTask::kTag, .class_weights = weights, .last_step = 1};
+  const BatchOptions options{.batch_size = 2,
+                             .capacity_tokens = 20,
+                             .token_task = TokenTask::kTag,
+                             .class_weights = weights,
+                             .last_step = 1};
   const size_t before = allocated_bytes();
   BatchStream stream(data, options);
-  EXPECT_LE(allocated_bytes() - before, BatchStream::buffer_bytes(data, options) + 64 + weights.size() * sizeof(float));
+  EXPECT_LE(allocated_bytes() - before,
+            BatchStream::buffer_bytes(data, options) + 64 + weights.size() * sizeof(float));
   const StepBatch* step = nullptr;
   ASSERT_TRUE(stream.next(step));
   EXPECT_EQ(step->targets, 5u);

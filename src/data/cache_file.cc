@@ -30,7 +30,8 @@ uint64_t hash_of_header(const CacheHeader& header) {
   return XXH3_64bits(&header, offsetof(CacheHeader, header_hash));
 }
 
-// The count, the final id of every label in order of first appearance, how often each occurs and the names in final order.
+// The count, the final id of every label in order of first appearance, how often each occurs and
+// the names in final order.
 std::string serialized(const LabelCollector::Result& labels) {
   std::string out;
   const auto put = [&](uint32_t value) {
@@ -98,7 +99,8 @@ bool tail_is_sound(const InputFile& file, const CacheHeader& header) {
 }  // namespace
 
 uint32_t record_hash(const RecordContents& contents) {
-  const uint64_t head = uint64_t(contents.labels.size() << 1 | contents.continues) << 32 | contents.split;
+  const uint64_t head =
+      uint64_t(contents.labels.size() << 1 | contents.continues) << 32 | contents.split;
   uint64_t hash = mix64(mix64(head) ^ contents.row);
   for (const std::span<const int32_t> part : {contents.labels, contents.ids, contents.tags}) {
     if (!part.empty()) hash = XXH3_64bits_withSeed(part.data(), part.size_bytes(), hash);
@@ -108,9 +110,10 @@ uint32_t record_hash(const RecordContents& contents) {
 
 void append_record(const RecordContents& contents, uint32_t id_bytes, std::vector<char>& out) {
   SNUG_CHECK(contents.tags.empty() || contents.tags.size() == contents.ids.size());
-  const RecordHead head{record_hash(contents),
-                        uint32_t(contents.labels.size()) | (contents.continues ? RecordHead::kContinues : 0), contents.split,
-                        contents.row};
+  const RecordHead head{
+      record_hash(contents),
+      uint32_t(contents.labels.size()) | (contents.continues ? RecordHead::kContinues : 0),
+      contents.split, contents.row};
   const size_t begin = out.size();
   out.resize(begin + sizeof head + contents.labels.size_bytes() + contents.ids.size() * id_bytes +
              contents.tags.size() * sizeof(uint16_t));
@@ -121,7 +124,9 @@ void append_record(const RecordContents& contents, uint32_t id_bytes, std::vecto
   };
   put(&head, sizeof head);
   for (const int32_t label : contents.labels) put(&label, sizeof label);
-  for (const int32_t id : contents.ids) put(&id, id_bytes);  // little-endian: the low bytes come first
+  for (const int32_t id : contents.ids) {
+    put(&id, id_bytes);  // little-endian: the low bytes come first
+  }
   for (const int32_t tag : contents.tags) {
     const uint16_t stored = tag < 0 ? kNoTag : uint16_t(tag);
     put(&stored, sizeof stored);

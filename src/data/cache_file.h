@@ -32,24 +32,27 @@ struct CacheHeader {
   uint64_t source_rows = 0;   // fewer than rows where texts were cut into windows
   uint64_t skipped_rows = 0;  // of the source, because they were wrong
   uint32_t longest = 0, vocab = 0;
-  uint32_t most_sequences = 1;  // of a row
-  int32_t separator = -1;       // behind which a row is cut into sequences; -1: rows are whole
-  uint64_t labelling = 0;       // Labelling
+  uint32_t most_sequences = 1;      // of a row
+  int32_t separator = -1;           // behind which a row is cut into sequences; -1: rows are whole
+  uint64_t labelling = 0;           // Labelling
   uint64_t longest_text_bytes = 0;  // of the source, both texts of a pair
-  uint64_t index_begin = 0;   // (rows + 1) u64 offsets of the records
-  uint64_t labels_begin = 0;  // from here to the end: the labels
+  uint64_t index_begin = 0;         // (rows + 1) u64 offsets of the records
+  uint64_t labels_begin = 0;        // from here to the end: the labels
   uint64_t file_bytes = 0;
   uint64_t tail_hash = 0;    // XXH3 of [index_begin, file_bytes)
   uint64_t header_hash = 0;  // XXH3 of everything above
 };
 static_assert(sizeof(CacheHeader) == 168);
 
-// In front of every record's labels (i32), ids and tags (u16, as many as ids, where rows have tags).
+// In front of every record's labels (i32), ids and tags (u16, as many as ids, where rows have
+// tags).
 struct RecordHead {
-  uint32_t hash = 0;    // record_hash()
-  uint32_t labels = 0;  // how many; the highest bit: the next record is of the same row of the source
-  uint32_t split = 0;   // ids before this one belong to the first text, the others to the second
-  uint32_t row = 0;     // which row of the source, from 0, those that were left out counted; modulo 2^32
+  uint32_t hash = 0;  // record_hash()
+  uint32_t labels =
+      0;  // how many; the highest bit: the next record is of the same row of the source
+  uint32_t split = 0;  // ids before this one belong to the first text, the others to the second
+  uint32_t row =
+      0;  // which row of the source, from 0, those that were left out counted; modulo 2^32
 
   static constexpr uint32_t kContinues = 1u << 31;
   bool continues() const { return (labels & kContinues) != 0; }

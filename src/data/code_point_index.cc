@@ -39,7 +39,8 @@ uint64_t CodePointIndex::code_point_of(size_t byte) const {
   if (mark == marks_.begin()) return 0;
   const size_t begin = *(mark - 1);
   const std::string_view rest = text_.substr(begin, byte - begin);
-  return uint64_t(mark - 1 - marks_.begin()) * kStep + uint64_t(std::ranges::count_if(rest, begins_code_point));
+  return uint64_t(mark - 1 - marks_.begin()) * kStep +
+         uint64_t(std::ranges::count_if(rest, begins_code_point));
 }
 
 }  // namespace snug

@@ -1,4 +1,5 @@
-// Where the n-th code point of a text begins: answers of questions are placed by code points, texts are bytes.
+// Where the n-th code point of a text begins: answers of questions are placed by code points, texts
+// are bytes.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,10 @@ class CodePointIndex {
  public:
   // `text` is valid UTF-8 and must outlive the index.
   void reset(std::string_view text);
-  uint64_t size() const { return size_; }         // code points in the text
-  size_t byte_of(uint64_t code_point) const;      // of one that is at most size()
-  uint64_t code_point_of(size_t byte) const;      // how many begin before `byte`, which is at most the text's size
+  uint64_t size() const { return size_; }     // code points in the text
+  size_t byte_of(uint64_t code_point) const;  // of one that is at most size()
+  uint64_t code_point_of(
+      size_t byte) const;  // how many begin before `byte`, which is at most the text's size
 
  private:
   static constexpr uint64_t kStep = 256;

@@ -47,17 +47,19 @@ constexpr UsualTexts kUsualTexts[] = {
 };
 
 constexpr std::string_view kUsualLabels[] = {
-    "label",  "labels",    "class",  "category", "target", "Quality",    "gold_label",
-    "intent", "sentiment", "rating", "stars",    "score",  "similarity", "similarity_score",
-    "relatedness_score",
+    "label",   "labels",     "class",      "category",         "target",
+    "Quality", "gold_label", "intent",     "sentiment",        "rating",
+    "stars",   "score",      "similarity", "similarity_score", "relatedness_score",
 };
 
 constexpr UsualTexts kUsualWords[] = {{"tokens", ""}, {"words", ""}};
-constexpr std::string_view kUsualTags[] = {"ner_tags", "tags", "labels", "label", "ner", "pos_tags", "chunk_tags"};
+constexpr std::string_view kUsualTags[] = {"ner_tags", "tags",     "labels",    "label",
+                                           "ner",      "pos_tags", "chunk_tags"};
 
 constexpr UsualTexts kUsualQuestions[] = {
-    {"question", "context"}, {"question", "passage"}, {"question", "document"}, {"query", "context"},
-    {"query", "passage"},    {"question", ""},        {"query", ""},
+    {"question", "context"}, {"question", "passage"}, {"question", "document"},
+    {"query", "context"},    {"query", "passage"},    {"question", ""},
+    {"query", ""},
 };
 constexpr std::string_view kUsualAnswers[] = {"answers"};
 
@@ -69,7 +71,9 @@ struct Usual {
 };
 
 Usual usual_of(RowKind kind) {
-  if (kind == RowKind::kWords) return {kUsualWords, kUsualTags, "words", "tokens, words", "tags", "ner_tags, tags, ..."};
+  if (kind == RowKind::kWords) {
+    return {kUsualWords, kUsualTags, "words", "tokens, words", "tags", "ner_tags, tags, ..."};
+  }
   if (kind == RowKind::kQuestions) {
     return {kUsualQuestions, kUsualAnswers, "question", "question, query", "answers", "answers"};
   }
@@ -102,7 +106,8 @@ class Resolver {
     const Columns& wanted = options_.columns;
     map_.count = names_.size();
     if (options_.kind == RowKind::kWords && !wanted.text_pair.empty() && wanted.text_pair != "-") {
-      fail(ErrorKind::kInput, "{}: rows of words have no second text; \"{}\" is asked for", file_, wanted.text_pair);
+      fail(ErrorKind::kInput, "{}: rows of words have no second text; \"{}\" is asked for", file_,
+           wanted.text_pair);
     }
     find_texts(wanted);
     if (options_.kind == RowKind::kQuestions && !map_.text_pair) refuse_without_context();
@@ -158,8 +163,8 @@ class Resolver {
     if (wanted.text_pair == "-") {
       map_.text_pair.reset();
     } else if (!wanted.text_pair.empty()) {
-      map_.text_pair =
-          find_named(wanted.text_pair, options_.kind == RowKind::kQuestions ? "context" : "second text");
+      map_.text_pair = find_named(wanted.text_pair,
+                                  options_.kind == RowKind::kQuestions ? "context" : "second text");
     } else if (!wanted.text.empty()) {
       find_usual_partner();
     }
@@ -182,7 +187,9 @@ class Resolver {
     // A context is one whatever the question is called.
     const bool any = options_.kind == RowKind::kQuestions;
     for (const UsualTexts& usual : usual_.texts) {
-      if (usual.pair.empty() || (!any && !equal_ignoring_case(usual.text, names_[map_.text]))) continue;
+      if (usual.pair.empty() || (!any && !equal_ignoring_case(usual.text, names_[map_.text]))) {
+        continue;
+      }
       map_.text_pair = find(usual.pair);
       if (map_.text_pair) return;
     }
@@ -195,14 +202,16 @@ class Resolver {
            names_.size(), names_.size());
     }
     fail(ErrorKind::kInput,
-         "{}: no {} column by a usual name ({}); name it, or say that there is no header; the columns are {}", file_,
-         usual_.text_role, usual_.text_names, quoted_list(names_));
+         "{}: no {} column by a usual name ({}); name it, or say that there is no header; the "
+         "columns are {}",
+         file_, usual_.text_role, usual_.text_names, quoted_list(names_));
   }
 
   [[noreturn]] void refuse_without_context() const {
     fail(ErrorKind::kInput,
-         "{}: no context column by a usual name (context, passage, ...) for the question \"{}\"; the columns are {}", file_,
-         names_[map_.text], quoted_list(names_));
+         "{}: no context column by a usual name (context, passage, ...) for the question \"{}\"; "
+         "the columns are {}",
+         file_, names_[map_.text], quoted_list(names_));
   }
 
   void find_label(const std::string& wanted) {
@@ -215,9 +224,8 @@ class Resolver {
       if (map_.label) return;
     }
     if (options_.labels == LabelNeed::kRequired) {
-      fail(ErrorKind::kInput,
-           "{}: no {} column by a usual name ({}); the columns are {}", file_, usual_.label_role, usual_.label_names,
-           quoted_list(names_));
+      fail(ErrorKind::kInput, "{}: no {} column by a usual name ({}); the columns are {}", file_,
+           usual_.label_role, usual_.label_names, quoted_list(names_));
     }
   }
 

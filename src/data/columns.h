@@ -1,7 +1,7 @@
 // Finding the text, its partner and the label among the names that a file gives its columns. Usual
 // names come in groups, because "question" is a first text beside "sentence" (QNLI) but "sentence"
-// alone is one too. For words the text is their list and the label the tags'; for questions the second
-// text is the context, without which there is no question, and the label the answers.
+// alone is one too. For words the text is their list and the label the tags'; for questions the
+// second text is the context, without which there is no question, and the label the answers.
 #pragma once
 
 #include <optional>

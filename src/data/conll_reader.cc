@@ -1,5 +1,6 @@
-// Words in columns, as CoNLL's shared tasks and most taggers write them: a word a line, its tag in another column, a blank
-// line after each sentence. The first line that holds a word decides what separates columns and how many there are.
+// Words in columns, as CoNLL's shared tasks and most taggers write them: a word a line, its tag in
+// another column, a blank line after each sentence. The first line that holds a word decides what
+// separates columns and how many there are.
 #include <cstring>
 #include <vector>
 
@@ -13,7 +14,9 @@ namespace {
 
 constexpr std::string_view kSpace = " \t\r\f\v";
 
-bool is_blank(std::string_view line) { return line.find_first_not_of(kSpace) == std::string_view::npos; }
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(kSpace) == std::string_view::npos;
+}
 
 // "-DOCSTART- -X- O O" opens each document of CoNLL-2003.
 bool opens_document(std::string_view line) {
@@ -21,8 +24,11 @@ bool opens_document(std::string_view line) {
   return line.starts_with(kMark) && is_blank(line.substr(kMark.size(), 1));
 }
 
-// CoNLL-U's "# text = ...": its columns are separated by tabs, so such a line has only one. A word "#" has a tag behind it.
-bool is_comment(std::string_view line) { return line.starts_with("# ") && line.find('\t') == line.npos; }
+// CoNLL-U's "# text = ...": its columns are separated by tabs, so such a line has only one. A word
+// "#" has a tag behind it.
+bool is_comment(std::string_view line) {
+  return line.starts_with("# ") && line.find('\t') == line.npos;
+}
 
 std::string_view trimmed(std::string_view text) {
   const size_t begin = text.find_first_not_of(kSpace);
@@ -32,7 +38,8 @@ std::string_view trimmed(std::string_view text) {
 
 class ConllReader final : public RowReader {
  public:
-  ConllReader(TextWindow window, const RowReaderOptions& options) : window_(std::move(window)), labels_(options.labels) {
+  ConllReader(TextWindow window, const RowReaderOptions& options)
+      : window_(std::move(window)), labels_(options.labels) {
     separator_ = find_separator();
     Line line = Line::kComment;
     while (line == Line::kComment || line == Line::kBreak) line = read_line();
@@ -115,7 +122,8 @@ void ConllReader::resolve(const RowReaderOptions& options) {
   const size_t count = fields_.size();
   decided_at_ = line_number_;
   if (count == 1 && labels_ == LabelNeed::kRequired) {
-    refuse("one column, \"{}\"; expected a word and its tag, separated by spaces or tabs", fields_[0].substr(0, 60));
+    refuse("one column, \"{}\"; expected a word and its tag, separated by spaces or tabs",
+           fields_[0].substr(0, 60));
   }
   RowReaderOptions numbered = options;
   numbered.has_header = false;
@@ -155,17 +163,23 @@ void ConllReader::split(std::string_view line) {
 void ConllReader::add_word(uint64_t first_line) {
   const bool untagged = fields_.size() == 1 && labels_ != LabelNeed::kRequired && map_.text == 0;
   if (fields_.size() != map_.count && !untagged) {
-    refuse("{} column{}, expected {} as in line {}, separated by {}", fields_.size(), fields_.size() == 1 ? "" : "s",
-           map_.count, decided_at_, separator_ == '\t' ? "tabs" : "spaces");
+    refuse("{} column{}, expected {} as in line {}, separated by {}", fields_.size(),
+           fields_.size() == 1 ? "" : "s", map_.count, decided_at_,
+           separator_ == '\t' ? "tabs" : "spaces");
   }
   const std::string_view word = fields_[map_.text];
-  const std::string_view label = map_.label && !untagged ? fields_[*map_.label] : std::string_view();
+  const std::string_view label =
+      map_.label && !untagged ? fields_[*map_.label] : std::string_view();
   if (word.empty()) refuse("the word is empty");
-  if (label.empty() && labels_ == LabelNeed::kRequired) refuse("word \"{}\" has no tag", word.substr(0, 60));
+  if (label.empty() && labels_ == LabelNeed::kRequired) {
+    refuse("word \"{}\" has no tag", word.substr(0, 60));
+  }
   sentence_.add(word, label);
   if (sentence_.bytes() >= window_.max_record_bytes() || sentence_.size() > WordRow::kMaxWords) {
-    refuse("the sentence that begins at line {} has not ended after {} words; a blank line ends a sentence", first_line,
-           sentence_.size());
+    refuse(
+        "the sentence that begins at line {} has not ended after {} words; a blank line ends a "
+        "sentence",
+        first_line, sentence_.size());
   }
 }
 

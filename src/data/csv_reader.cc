@@ -64,7 +64,8 @@ class CsvReader final : public RowReader {
   size_t find_quoted_end(size_t at);
   bool has_byte(size_t at);
   void finish_record(size_t size, size_t break_size);
-  void pass_line(size_t at);  // what is wrong there ends with its line: whoever goes on does so behind it
+  void pass_line(
+      size_t at);  // what is wrong there ends with its line: whoever goes on does so behind it
   std::string_view value(const Field& field);
   [[noreturn]] void refuse_unclosed(size_t quote);
   [[noreturn]] void refuse_column_count() const;
@@ -174,13 +175,15 @@ void CsvReader::refuse_unclosed(size_t quote) {
   const uint64_t line = window_.line() + breaks_before(quote);
   const bool at_end = window_.size() < window_.max_record_bytes();
   pass_line(quote);
-  fail(ErrorKind::kInput, "{}: line {}: a quote opens that is never closed{}", window_.file(), line,
-       at_end ? std::string() : fmt::format(" (no end after {} bytes)", window_.max_record_bytes()));
+  fail(
+      ErrorKind::kInput, "{}: line {}: a quote opens that is never closed{}", window_.file(), line,
+      at_end ? std::string() : fmt::format(" (no end after {} bytes)", window_.max_record_bytes()));
 }
 
 void CsvReader::pass_line(size_t at) {
   const void* found = std::memchr(window_.data() + at, terminator_, window_.size() - at);
-  const size_t end = found ? size_t(static_cast<const char*>(found) - window_.data()) + 1 : window_.size();
+  const size_t end =
+      found ? size_t(static_cast<const char*>(found) - window_.data()) + 1 : window_.size();
   window_.consume(end, breaks_before(end) + !found);
 }
 

@@ -38,8 +38,8 @@ std::optional<double> take_weight(const std::string& flag, std::string& entry) {
   const auto [end, error] = std::from_chars(entry.data() + colon + 1, last, weight);
   if (error != std::errc() || end != last) return std::nullopt;
   if (!(weight > 0) || !std::isfinite(weight)) {
-    fail(ErrorKind::kUsage, "{}: the weight of {} is {}, expected a number above zero", flag, entry.substr(0, colon),
-         entry.substr(colon + 1));
+    fail(ErrorKind::kUsage, "{}: the weight of {} is {}, expected a number above zero", flag,
+         entry.substr(0, colon), entry.substr(colon + 1));
   }
   entry.resize(colon);
   return weight;
@@ -51,7 +51,9 @@ std::vector<std::string> matches(const std::string& flag, const std::string& ent
   const int result = ::glob(entry.c_str(), 0, nullptr, &found);
   std::vector<std::string> names(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
-  if (result != 0 || names.empty()) fail(ErrorKind::kInput, "{} {}: no file has such a name", flag, entry);
+  if (result != 0 || names.empty()) {
+    fail(ErrorKind::kInput, "{} {}: no file has such a name", flag, entry);
+  }
   std::ranges::sort(names);
   return names;
 }
@@ -63,7 +65,9 @@ DataFiles find_data_files(const std::string& flag, const std::string& list) {
   std::set<std::filesystem::path> seen;
   size_t weights = 0;
   for (std::string entry : entries_of(list)) {
-    if (entry.empty()) fail(ErrorKind::kUsage, "{} is \"{}\": a name between commas is empty", flag, list);
+    if (entry.empty()) {
+      fail(ErrorKind::kUsage, "{} is \"{}\": a name between commas is empty", flag, list);
+    }
     const std::optional<double> weight = take_weight(flag, entry);
     weights += weight.has_value();
     const std::vector<std::string> names = matches(flag, entry);

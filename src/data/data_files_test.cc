@@ -6,19 +6,25 @@ namespace snug {
 namespace {
 
 std::string described(const TemporaryFolder& folder, std::string list) {
-  for (size_t at = 0; (at = list.find('@', at)) != list.npos;) list.replace(at, 1, folder.path().string() + "/");
+  for (size_t at = 0; (at = list.find('@', at)) != list.npos;) {
+    list.replace(at, 1, folder.path().string() + "/");
+  }
   std::string out;
   const std::string error = error_of([&] {
     const DataFiles found = find_data_files("--train", list);
     for (const auto& file : found.files) out += file.filename().string() + " ";
-    for (const MixturePart& part : found.parts) out += fmt::format("{}x{} ", part.files, part.weight);
+    for (const MixturePart& part : found.parts) {
+      out += fmt::format("{}x{} ", part.files, part.weight);
+    }
   });
   return error == "no error" ? out : error;
 }
 
 TEST(DataFiles, AreListsAndPatternsWithOrWithoutWeights) {
   const TemporaryFolder folder;
-  for (const char* name : {"a1.csv", "a2.csv", "a10.csv", "b.csv", "with,comma.csv", "c:0.5"}) folder.write(name, "text\nx\n");
+  for (const char* name : {"a1.csv", "a2.csv", "a10.csv", "b.csv", "with,comma.csv", "c:0.5"}) {
+    folder.write(name, "text\nx\n");
+  }
   const struct {
     const char *list, *expected;
   } cases[] = {

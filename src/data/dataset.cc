@@ -31,7 +31,9 @@ CacheKey cache_key(const std::filesystem::path& file, const Tokenizer& tokenizer
                    const DatasetOptions& options) {
   KeyText text;
   text.add(kCacheVersion).add(tokenizer.fingerprint()).add(options.encoding.max_length);
-  text.add(uint64_t(options.encoding.labelling)).add(uint64_t(options.encoding.long_texts)).add(options.encoding.stride);
+  text.add(uint64_t(options.encoding.labelling))
+      .add(uint64_t(options.encoding.long_texts))
+      .add(options.encoding.stride);
   text.add(uint64_t(options.label_separator));
   text.add(uint64_t(options.labels)).add(options.has_header).add(options.skip_bad_rows);
   text.add(options.columns.text).add(options.columns.text_pair).add(options.columns.label);
@@ -40,7 +42,9 @@ CacheKey cache_key(const std::filesystem::path& file, const Tokenizer& tokenizer
     for (const std::string& name : options.known_labels->names) text.add(name);
   }
   if (options.documents) {
-    text.add("documents").add(options.documents->joined).add(uint64_t(options.documents->separator));
+    text.add("documents")
+        .add(options.documents->joined)
+        .add(uint64_t(options.documents->separator));
     text.add(options.documents->attention_crosses);
   }
   CacheKey key{XXH3_64bits(text.bytes().data(), text.bytes().size()), {}};
@@ -79,17 +83,23 @@ std::optional<OpenCache> open_fresh(const std::filesystem::path& file, const Cac
 
 namespace {
 
-void check_labels(const DatasetOptions& options, const LabelSet& labels, size_t files, const std::filesystem::path& first) {
-  if (options.documents || options.known_labels != nullptr || options.labels != LabelNeed::kRequired) return;
-  const std::string name = files == 1 ? first.string() : fmt::format("{} and {} more", first.string(), files - 1);
+void check_labels(const DatasetOptions& options, const LabelSet& labels, size_t files,
+                  const std::filesystem::path& first) {
+  if (options.documents || options.known_labels != nullptr ||
+      options.labels != LabelNeed::kRequired) {
+    return;
+  }
+  const std::string name =
+      files == 1 ? first.string() : fmt::format("{} and {} more", first.string(), files - 1);
   if (options.encoding.labelling == Labelling::kClass) check_classes(labels, name);
   if (options.encoding.labelling == Labelling::kClasses && labels.names.size() > kMostClasses) {
-    fail(ErrorKind::kInput, "{}: {} different labels, expected at most {}", name, labels.names.size(), kMostClasses);
+    fail(ErrorKind::kInput, "{}: {} different labels, expected at most {}", name,
+         labels.names.size(), kMostClasses);
   }
 }
 
-OpenCache open_or_build(const std::filesystem::path& file, const Tokenizer& tokenizer, const DatasetOptions& options,
-                        const CacheKey& key) {
+OpenCache open_or_build(const std::filesystem::path& file, const Tokenizer& tokenizer,
+                        const DatasetOptions& options, const CacheKey& key) {
   for (const bool may_build : {true, false}) {
     if (std::optional<OpenCache> cache = open_fresh(file, key)) return std::move(*cache);
     if (may_build) build_cache(file, tokenizer, options, key);
@@ -108,7 +118,8 @@ Dataset::Dataset(Dataset&&) noexcept = default;
 Dataset& Dataset::operator=(Dataset&&) noexcept = default;
 Dataset::~Dataset() = default;
 
-Dataset Dataset::open(const std::filesystem::path& file, const Tokenizer& tokenizer, const DatasetOptions& options) {
+Dataset Dataset::open(const std::filesystem::path& file, const Tokenizer& tokenizer,
+                      const DatasetOptions& options) {
   return open(std::vector{file}, tokenizer, options);
 }
 
@@ -129,7 +140,9 @@ Dataset Dataset::open(const std::vector<std::filesystem::path>& files, const Tok
   return Dataset(opened, {{0, opened->rows, 0}});
 }
 
-uint64_t Dataset::rows() const { return ranges_.empty() ? 0 : ranges_.back().before + ranges_.back().count; }
+uint64_t Dataset::rows() const {
+  return ranges_.empty() ? 0 : ranges_.back().before + ranges_.back().count;
+}
 uint64_t Dataset::tokens() const { return std::min(files_->tokens, rows() * longest()); }
 uint32_t Dataset::most_sequences() const { return files_->most_sequences; }
 int32_t Dataset::separator() const { return files_->header().separator; }
@@ -167,14 +180,17 @@ std::vector<std::filesystem::path> Dataset::skipped_lists() const {
 uint64_t Dataset::source_hash() const {
   std::vector<uint64_t> hashes;
   for (const Source& source : files_->sources) hashes.push_back(source.header().source_hash);
-  return hashes.size() == 1 ? hashes[0] : XXH3_64bits(hashes.data(), hashes.size() * sizeof hashes[0]);
+  return hashes.size() == 1 ? hashes[0]
+                            : XXH3_64bits(hashes.data(), hashes.size() * sizeof hashes[0]);
 }
 
 uint64_t Dataset::fingerprint() const {
   std::vector<uint64_t> parts;
   for (const Source& source : files_->sources) parts.push_back(source.header().fingerprint);
   for (const Range& range : ranges_) parts.insert(parts.end(), {range.first, range.count});
-  for (const EpochShare& share : shares_) parts.insert(parts.end(), {share.first, share.rows, share.draws});
+  for (const EpochShare& share : shares_) {
+    parts.insert(parts.end(), {share.first, share.rows, share.draws});
+  }
   return XXH3_64bits(parts.data(), parts.size() * sizeof parts[0]);
 }
 
@@ -189,9 +205,12 @@ uint64_t Dataset::place_of(uint64_t row) const {
 bool Dataset::has_windows() const { return files_->windows; }
 
 uint64_t Dataset::rows_before_file(size_t file) const {
-  const uint64_t place = file < files_->sources.size() ? files_->sources[file].first_row : files_->rows;
+  const uint64_t place =
+      file < files_->sources.size() ? files_->sources[file].first_row : files_->rows;
   uint64_t count = 0;
-  for (const Range& range : ranges_) count += std::clamp(place, range.first, range.first + range.count) - range.first;
+  for (const Range& range : ranges_) {
+    count += std::clamp(place, range.first, range.first + range.count) - range.first;
+  }
   return count;
 }
 
@@ -202,7 +221,8 @@ Dataset::Origin Dataset::origin(uint64_t row) const {
   return {size_t(&source - files_->sources.data()), head.row, head.continues()};
 }
 
-void write_skipped_list(const std::filesystem::path& file, const std::vector<const Dataset*>& datasets) {
+void write_skipped_list(const std::filesystem::path& file,
+                        const std::vector<const Dataset*>& datasets) {
   std::error_code ignored;
   std::set<std::filesystem::path> lists;  // both parts of a split have the same
   for (const Dataset* data : datasets) {

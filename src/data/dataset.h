@@ -1,8 +1,9 @@
 // Data files as token ids on disk. The first use reads and tokenizes a file once, with progress,
-// into a cache file; after that any row is found there (row_window.h), so shuffled epochs need neither the
-// text nor an index in memory. The cache is named by everything that decides its contents except
-// the source's contents, whose size, time and hash it carries: it is rebuilt when those change.
-// Several files are one dataset over several caches: adding a file leaves the others' alone.
+// into a cache file; after that any row is found there (row_window.h), so shuffled epochs need
+// neither the text nor an index in memory. The cache is named by everything that decides its
+// contents except the source's contents, whose size, time and hash it carries: it is rebuilt when
+// those change. Several files are one dataset over several caches: adding a file leaves the others'
+// alone.
 #pragma once
 
 #include <cstdint>
@@ -66,8 +67,8 @@ struct EpochShare {
 
 class Dataset {
  public:
-  // Opens the caches for (files, tokenizer, options), building them first where they are missing, stale or
-  // damaged. Problems with a file are kInput, with a cache kStorage. Once open, neither a
+  // Opens the caches for (files, tokenizer, options), building them first where they are missing,
+  // stale or damaged. Problems with a file are kInput, with a cache kStorage. Once open, neither a
   // change of the sources nor a removal of the caches matters.
   static Dataset open(const std::vector<std::filesystem::path>& files, const Tokenizer& tokenizer,
                       const DatasetOptions& options);
@@ -77,25 +78,26 @@ class Dataset {
   Dataset& operator=(Dataset&&) noexcept;
   ~Dataset();
 
-  uint64_t rows() const;    // at least 1; windows count
-  uint64_t tokens() const;  // over all rows, after truncation
-  uint64_t long_rows() const;  // of the sources: shortened, or cut into windows
-  uint32_t longest() const;  // tokens of the longest row, after truncation
+  uint64_t rows() const;                // at least 1; windows count
+  uint64_t tokens() const;              // over all rows, after truncation
+  uint64_t long_rows() const;           // of the sources: shortened, or cut into windows
+  uint32_t longest() const;             // tokens of the longest row, after truncation
   uint64_t longest_text_bytes() const;  // of the sources
   // A row of joined documents is as many sequences as it holds documents, or parts of them: it is
   // cut behind each separator.
   uint32_t most_sequences() const;  // of any row
   int32_t separator() const;        // -1: rows are not cut
 
-  // Parts share the files. What they say of tokens() is an upper bound, of longest(), longest_text_bytes(), labels and label_counts()
-  // that of the whole.
+  // Parts share the files. What they say of tokens() is an upper bound, of longest(),
+  // longest_text_bytes(), labels and label_counts() that of the whole.
   Dataset part(uint64_t first, uint64_t count) const;
   Dataset first_texts(uint64_t most) const;  // windows of a text stay together
-  // A share of the texts, spread evenly over the files, where exactly is up to the seed; and the others.
+  // A share of the texts, spread evenly over the files, where exactly is up to the seed; and the
+  // others.
   struct Split;
   Split split(double percentage, uint64_t seed) const;
-  // An epoch draws from its parts by their weights: as many examples in all as there are rows, or `most` where that is
-  // less; of each part the first rows alone, where they are enough.
+  // An epoch draws from its parts by their weights: as many examples in all as there are rows, or
+  // `most` where that is less; of each part the first rows alone, where they are enough.
   Dataset mixed(std::span<const MixturePart> parts, uint64_t most) const;
 
   Dataset unmixed() const;  // the same rows, all of them once in an epoch
@@ -107,22 +109,25 @@ class Dataset {
   const std::vector<uint64_t>& label_counts() const;
   Labelling labelling() const;
   uint32_t label_words() const;  // of an example
-  uint64_t fingerprint() const;  // of the contents: the files' hashes, tokenizer, options and what was chosen of them
-  uint64_t source_hash() const;  // of the files alone
+  uint64_t fingerprint()
+      const;  // of the contents: the files' hashes, tokenizer, options and what was chosen of them
+  uint64_t source_hash() const;                 // of the files alone
   const std::filesystem::path& source() const;  // the first of
   std::vector<std::filesystem::path> sources() const;
 
-  uint64_t skipped_rows() const;                             // of the sources, because they were wrong
+  uint64_t skipped_rows() const;  // of the sources, because they were wrong
   std::vector<std::filesystem::path> skipped_lists() const;  // JSON lines; they may be gone
 
-  // Where a row comes from: a place in sources(), and the row's number there, from 0, wrong rows counted, modulo 2^32.
+  // Where a row comes from: a place in sources(), and the row's number there, from 0, wrong rows
+  // counted, modulo 2^32.
   struct Origin {
     size_t source = 0;
     uint32_t number = 0;
     bool continues = false;  // as in Example
   };
   Origin origin(uint64_t row) const;
-  uint64_t text_begin(uint64_t row) const;  // the first row from there on that does not continue another
+  uint64_t text_begin(
+      uint64_t row) const;  // the first row from there on that does not continue another
 
  private:
   friend class RowWindow;  // reads rows
@@ -148,7 +153,9 @@ struct Dataset::Split {
   Dataset kept, held_out;
 };
 
-// The lists of rows that these datasets (null: none) left out, together in one file; without any, an older one is removed.
-void write_skipped_list(const std::filesystem::path& file, const std::vector<const Dataset*>& datasets);
+// The lists of rows that these datasets (null: none) left out, together in one file; without any,
+// an older one is removed.
+void write_skipped_list(const std::filesystem::path& file,
+                        const std::vector<const Dataset*>& datasets);
 
 }  // namespace snug

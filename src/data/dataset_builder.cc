@@ -38,7 +38,8 @@ struct Block {
   std::vector<TaggedWord> words;  // likewise
   std::vector<char> records;
   std::vector<uint32_t> sizes;
-  std::vector<int32_t> ids;  // joined documents: of all rows, end to end; records are cut from them later
+  std::vector<int32_t>
+      ids;  // joined documents: of all rows, end to end; records are cut from them later
   std::vector<Error> wrong;  // of the rows that are, in their order
   uint64_t tokens = 0, long_rows = 0, encoded_rows = 0;
   uint32_t longest = 0;
@@ -84,7 +85,10 @@ struct Block {
                        .labels = std::span(labels).subspan(row.label_begin, row.label_count),
                        .words = std::span(words).subspan(row.word_begin, row.word_count),
                        .answer = row.answer};
-    if (row.has_pair) result.text_pair = std::string_view(text).substr(row.text_begin + row.text_size, row.pair_size);
+    if (row.has_pair) {
+      result.text_pair =
+          std::string_view(text).substr(row.text_begin + row.text_size, row.pair_size);
+    }
     return result;
   }
 };
@@ -119,7 +123,9 @@ class RowEncoder {
         }
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kInput) throw;  // not this row's fault
-        const Error placed(ErrorKind::kInput, fmt::format("{}: line {}: {}", file_, row.line, error.what()), error.hint());
+        const Error placed(ErrorKind::kInput,
+                           fmt::format("{}: line {}: {}", file_, row.line, error.what()),
+                           error.hint());
         if (!skips_) throw placed;
         row.wrong = true;
         block.wrong.push_back(placed);
@@ -146,7 +152,8 @@ class RowEncoder {
   // Without special tokens: documents end with the separator alone.
   void encode_document(const BlockRow& row, const Block& block) {
     const std::string_view text(block.text.data() + row.text_begin, row.text_size);
-    tokenizer_.encode(text, std::nullopt, {.truncation = Truncation::kNone, .special_tokens = false}, encoding_);
+    tokenizer_.encode(text, std::nullopt,
+                      {.truncation = Truncation::kNone, .special_tokens = false}, encoding_);
     for (const int32_t id : encoding_.ids) SNUG_CHECK(id >= 0 && id < tokenizer_.vocab_size());
     document_ = encoding_.ids;
     const bool ends = !row.continues && !document_.empty();
@@ -156,7 +163,8 @@ class RowEncoder {
   // A document of its own: an example, or as many as it takes. No token is lost.
   void add_pieces(Block& block, const BlockRow& row) {
     for (size_t first = 0; first < document_.size(); first += max_length_) {
-      const auto ids = std::span<const int32_t>(document_).subspan(first, std::min(max_length_, document_.size() - first));
+      const auto ids = std::span<const int32_t>(document_).subspan(
+          first, std::min(max_length_, document_.size() - first));
       add_record(block, {.split = uint32_t(ids.size()),
                          .row = uint32_t(row.number),
                          .continues = first + ids.size() < document_.size(),
@@ -295,9 +303,11 @@ class Builder {
                          .labels = options.labels,
                          .has_header = options.has_header,
                          .documents = options.documents && options.documents->joined,
-                         .label_separator = label_list_separator(options.encoding.labelling, options.label_separator)}),
+                         .label_separator = label_list_separator(options.encoding.labelling,
+                                                                 options.label_separator)}),
               source.string(), options.skip_bad_rows ? &skipped_ : nullptr),
-        labels_(options.encoding.labelling, {options.known_labels, options.labels, source.string()}, options.label_separator),
+        labels_(options.encoding.labelling, {options.known_labels, options.labels, source.string()},
+                options.label_separator),
         documents_(options.documents),
         max_length_(options.encoding.max_length),
         header_(initial_header(tokenizer, options, key)),
@@ -360,7 +370,8 @@ class Builder {
         continue;
       }
       block.add(row, rows_.number(), labelled_);
-      header_.longest_text_bytes = std::max<uint64_t>(header_.longest_text_bytes, row.text.size() + row.text_pair.value_or("").size());
+      header_.longest_text_bytes = std::max<uint64_t>(
+          header_.longest_text_bytes, row.text.size() + row.text_pair.value_or("").size());
       ++rows_read_;
     }
     progress_.update(rows_.reader().bytes_read());
@@ -392,12 +403,14 @@ class Builder {
   void write_joined(std::span<const int32_t> ids, bool last) {
     joined_.insert(joined_.end(), ids.begin(), ids.end());
     size_t done = 0;
-    for (size_t left = joined_.size(); left >= max_length_ || (last && left > 0); left = joined_.size() - done) {
+    for (size_t left = joined_.size(); left >= max_length_ || (last && left > 0);
+         left = joined_.size() - done) {
       const auto row = std::span(joined_).subspan(done, std::min(left, max_length_));
       done += row.size();
       record_.clear();
       ++header_.rows, ++header_.source_rows;
-      append_record({.split = uint32_t(row.size()), .labels = kNoLabel, .ids = row}, header_.id_bytes, record_);
+      append_record({.split = uint32_t(row.size()), .labels = kNoLabel, .ids = row},
+                    header_.id_bytes, record_);
       const auto size = uint32_t(record_.size());
       writer_.append(record_, {&size, 1});
       header_.tokens += row.size();
@@ -413,17 +426,21 @@ class Builder {
   void finish() {
     if (documents_ && documents_->joined) write_joined({}, /*last=*/true);
     if (skipped_.count() > 0 && header_.rows == 0) {
-      fail(ErrorKind::kInput, "{}: all {} rows are wrong; the first: {}", source_.string(), skipped_.count(), skipped_.first()[0]);
+      fail(ErrorKind::kInput, "{}: all {} rows are wrong; the first: {}", source_.string(),
+           skipped_.count(), skipped_.first()[0]);
     }
     if (rows_read_ == 0) fail(ErrorKind::kInput, "{}: no rows of data", source_.string());
     if (!any_text_) {
       fail(ErrorKind::kInput, "{}: the text is empty in every row (column \"{}\")",
            source_.string(), rows_.reader().columns().text);
     }
-    if (header_.rows == 0) fail(ErrorKind::kInput, "{}: its text gives no tokens", source_.string());
+    if (header_.rows == 0) {
+      fail(ErrorKind::kInput, "{}: its text gives no tokens", source_.string());
+    }
     const LabelCollector::Result labels = labels_.finish();
     if (header_.labelling == uint64_t(Labelling::kTags) && labels.labels.names.size() >= kNoTag) {
-      fail(ErrorKind::kInput, "{}: {} different labels of words, expected at most {}", source_.string(), labels.labels.names.size(), kNoTag - 1);
+      fail(ErrorKind::kInput, "{}: {} different labels of words, expected at most {}",
+           source_.string(), labels.labels.names.size(), kNoTag - 1);
     }
     const InputFile now(source_);
     if (now.size() != file_.size() || now.mtime_ns() != file_.mtime_ns()) {

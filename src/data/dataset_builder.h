@@ -14,7 +14,9 @@ struct CacheKey {
   std::filesystem::path cache;  // the file's place
 
   // The list of the rows that were left out, where wrong ones are.
-  std::filesystem::path skipped_list() const { return cache.parent_path() / (cache.stem().string() + "-skipped.jsonl"); }
+  std::filesystem::path skipped_list() const {
+    return cache.parent_path() / (cache.stem().string() + "-skipped.jsonl");
+  }
 };
 
 // Throws the error of the lowest line. The cache appears whole or not at all.

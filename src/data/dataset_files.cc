@@ -36,7 +36,8 @@ bool widen_tags(const char* stored, std::span<int32_t> tags, size_t known) {
 }
 
 // From labels as they are stored to a batch's words; false where there is no such class.
-bool finish_labels(Example& example, Labelling labelling, std::span<const int32_t> final_ids, uint32_t words) {
+bool finish_labels(Example& example, Labelling labelling, std::span<const int32_t> final_ids,
+                   uint32_t words) {
   std::vector<int32_t>& labels = example.labels;
   switch (labelling) {
     case Labelling::kClass:
@@ -55,7 +56,8 @@ bool finish_labels(Example& example, Labelling labelling, std::span<const int32_
       return true;
     }
     case Labelling::kNumber:
-    case Labelling::kAnswer: return true;
+    case Labelling::kAnswer:
+      return true;
     case Labelling::kTags:
       labels.assign(1, -1);
       return true;
@@ -66,7 +68,8 @@ bool finish_labels(Example& example, Labelling labelling, std::span<const int32_
 }  // namespace
 
 void Dataset::Source::refuse(uint64_t row) const {
-  fail(ErrorKind::kStorage, "{}: row {} is damaged; delete this file, it will be built again", cache.file.path().string(), row);
+  fail(ErrorKind::kStorage, "{}: row {} is damaged; delete this file, it will be built again",
+       cache.file.path().string(), row);
 }
 
 uint64_t Dataset::Source::token_bytes() const {
@@ -95,25 +98,34 @@ RecordHead Dataset::Source::head(uint64_t row) const {
 Dataset::Source::Shape Dataset::Source::shape(uint64_t row, std::span<const char> record) const {
   Shape shape;
   std::memcpy(&shape.head, record.data(), sizeof shape.head);
-  shape.labels = labelling() == Labelling::kClasses ? shape.head.label_count() : fixed_labels(labelling());
-  const uint64_t size = record.size() - sizeof(RecordHead), label_bytes = uint64_t(shape.labels) * sizeof(int32_t);
-  if (shape.labels > most_labels() || label_bytes > size || (size - label_bytes) % token_bytes() != 0) refuse(row);
+  shape.labels =
+      labelling() == Labelling::kClasses ? shape.head.label_count() : fixed_labels(labelling());
+  const uint64_t size = record.size() - sizeof(RecordHead),
+                 label_bytes = uint64_t(shape.labels) * sizeof(int32_t);
+  if (shape.labels > most_labels() || label_bytes > size ||
+      (size - label_bytes) % token_bytes() != 0) {
+    refuse(row);
+  }
   const uint64_t length = (size - label_bytes) / token_bytes();
   if (length > header().longest) refuse(row);
   shape.length = uint32_t(length);
   return shape;
 }
 
-uint32_t Dataset::Source::length(uint64_t row, std::span<const char> record) const { return shape(row, record).length; }
+uint32_t Dataset::Source::length(uint64_t row, std::span<const char> record) const {
+  return shape(row, record).length;
+}
 
-void Dataset::Source::decode(uint64_t row, std::span<const char> record, uint32_t label_words, Example& out) const {
+void Dataset::Source::decode(uint64_t row, std::span<const char> record, uint32_t label_words,
+                             Example& out) const {
   const auto [head, labels, length] = shape(row, record);
   const char* from = record.data() + sizeof head;
   out.labels.resize(labels);
   std::memcpy(out.labels.data(), from, labels * sizeof(int32_t));
   from += labels * sizeof(int32_t);
   out.ids.resize(length);
-  bool sound = header().id_bytes == 2 ? widen<uint16_t>(from, out.ids, header().vocab) : widen<uint32_t>(from, out.ids, header().vocab);
+  bool sound = header().id_bytes == 2 ? widen<uint16_t>(from, out.ids, header().vocab)
+                                      : widen<uint32_t>(from, out.ids, header().vocab);
   from += length * header().id_bytes;
   out.tags.clear();
   if (labelling() == Labelling::kTags) {
@@ -121,9 +133,14 @@ void Dataset::Source::decode(uint64_t row, std::span<const char> record, uint32_
     sound &= widen_tags(from, out.tags, final_ids.size());
   }
   out.continues = head.continues();
-  const RecordContents contents{
-      .split = head.split, .row = head.row, .continues = out.continues, .labels = out.labels, .ids = out.ids, .tags = out.tags};
-  sound &= head.hash == record_hash(contents) && head.label_count() == labels && head.split <= length;
+  const RecordContents contents{.split = head.split,
+                                .row = head.row,
+                                .continues = out.continues,
+                                .labels = out.labels,
+                                .ids = out.ids,
+                                .tags = out.tags};
+  sound &=
+      head.hash == record_hash(contents) && head.label_count() == labels && head.split <= length;
   if (!sound || !finish_labels(out, labelling(), final_ids, label_words)) refuse(row);
   for (int32_t& tag : out.tags) tag = tag < 0 ? -1 : final_ids[size_t(tag)];
   out.type_ids.assign(length, 1);
@@ -148,17 +165,25 @@ Dataset::Files::Files(std::vector<Source> opened) : sources(std::move(opened)) {
 
 void Dataset::Files::merge_labels(bool given) {
   std::vector<FileLabels> of_files;
-  for (const Source& source : sources) of_files.push_back({source.file.string(), &source.cache.labels.labels});
+  for (const Source& source : sources) {
+    of_files.push_back({source.file.string(), &source.cache.labels.labels});
+  }
   labels = given || sources.size() == 1 ? sources[0].cache.labels.labels : merged_labels(of_files);
   label_counts.resize(labels.names.size());
   std::unordered_map<std::string_view, int32_t> ids;
   for (size_t i = 0; i < labels.names.size(); ++i) ids.emplace(labels.names[i], int32_t(i));
   for (Source& source : sources) {
     const LabelCollector::Result& own = source.cache.labels;
-    for (const int32_t id : own.final_ids) source.final_ids.push_back(ids.at(own.labels.names[size_t(id)]));
-    for (size_t i = 0; i < own.counts.size(); ++i) label_counts[size_t(ids.at(own.labels.names[i]))] += own.counts[i];
+    for (const int32_t id : own.final_ids) {
+      source.final_ids.push_back(ids.at(own.labels.names[size_t(id)]));
+    }
+    for (size_t i = 0; i < own.counts.size(); ++i) {
+      label_counts[size_t(ids.at(own.labels.names[i]))] += own.counts[i];
+    }
   }
-  if (labelling() == Labelling::kClasses) label_words = std::max<uint32_t>(1, uint32_t((labels.names.size() + 31) / 32));
+  if (labelling() == Labelling::kClasses) {
+    label_words = std::max<uint32_t>(1, uint32_t((labels.names.size() + 31) / 32));
+  }
   if (labelling() == Labelling::kAnswer) label_words = 2;
 }
 

@@ -37,14 +37,17 @@ struct Dataset::Source {
   };
   Shape shape(uint64_t row, std::span<const char> record) const;
   uint64_t token_bytes() const;
-  uint64_t most_labels() const { return labelling() == Labelling::kClasses ? final_ids.size() : fixed_labels(labelling()); }
+  uint64_t most_labels() const {
+    return labelling() == Labelling::kClasses ? final_ids.size() : fixed_labels(labelling());
+  }
 };
 
 struct Dataset::Files {
   std::vector<Source> sources;
   LabelSet labels;
   std::vector<uint64_t> label_counts;
-  uint64_t rows = 0, tokens = 0, long_rows = 0, skipped_rows = 0, records_bytes = 0, longest_text_bytes = 0;
+  uint64_t rows = 0, tokens = 0, long_rows = 0, skipped_rows = 0, records_bytes = 0,
+           longest_text_bytes = 0;
   uint32_t longest = 0, most_sequences = 1, label_words = 1;
   bool windows = false;  // some text is several rows
 

@@ -13,10 +13,12 @@ namespace {
 // A split is spread over at most this many stretches of the files.
 constexpr uint64_t kMostStretches = 1000;
 
-// Whole numbers in the ratio of the weights that add up to `total`: what rounding down leaves goes to the largest rests.
+// Whole numbers in the ratio of the weights that add up to `total`: what rounding down leaves goes
+// to the largest rests.
 std::vector<uint64_t> quotas(std::span<const MixturePart> parts, uint64_t total) {
-  const double sum = std::accumulate(parts.begin(), parts.end(), 0.0,
-                                     [](double so_far, const MixturePart& part) { return so_far + part.weight; });
+  const double sum =
+      std::accumulate(parts.begin(), parts.end(), 0.0,
+                      [](double so_far, const MixturePart& part) { return so_far + part.weight; });
   std::vector<uint64_t> result;
   std::vector<double> rests;
   uint64_t given = 0;
@@ -85,7 +87,8 @@ Dataset::Split Dataset::split(double percentage, uint64_t seed) const {
   uint64_t done = 0;
   for (uint64_t i = 0; i < stretches; ++i) {
     const uint64_t from = i * rows() / stretches, to = (i + 1) * rows() / stretches;
-    const uint64_t size = std::min((i + 1) * wanted / stretches - i * wanted / stretches, to - from);
+    const uint64_t size =
+        std::min((i + 1) * wanted / stretches - i * wanted / stretches, to - from);
     const uint64_t begin = from + mix64(mix64(seed) ^ i) % (to - from - size + 1);
     const uint64_t first = has_windows() ? text_begin(begin) : begin;
     const uint64_t last = has_windows() ? text_begin(begin + size) : begin + size;
@@ -95,7 +98,8 @@ Dataset::Split Dataset::split(double percentage, uint64_t seed) const {
   }
   add(kept, done, rows());
   if (kept.ranges_.empty() || held_out.ranges_.empty()) {
-    fail(ErrorKind::kInput, "{}: too few texts to keep {} % of them for validation; give --validation FILE, or "
+    fail(ErrorKind::kInput,
+         "{}: too few texts to keep {} % of them for validation; give --validation FILE, or "
          "--validation-split-percentage 0",
          source().string(), percentage);
   }
@@ -112,9 +116,15 @@ Dataset Dataset::mixed(std::span<const MixturePart> parts, uint64_t most) const 
   for (size_t i = 0; i < parts.size(); ++i) {
     file += parts[i].files;
     const uint64_t end = rows_before_file(file);
-    if (end == first && draws[i] > 0) fail(ErrorKind::kInput, "{}: no rows to draw from in part {} of the mixture", source().string(), i + 1);
+    if (end == first && draws[i] > 0) {
+      fail(ErrorKind::kInput, "{}: no rows to draw from in part {} of the mixture",
+           source().string(), i + 1);
+    }
     const bool cut = most < rows();
-    if (draws[i] > 0) result.shares_.push_back({first, cut ? std::min(end - first, draws[i]) : end - first, draws[i]});
+    if (draws[i] > 0) {
+      result.shares_.push_back(
+          {first, cut ? std::min(end - first, draws[i]) : end - first, draws[i]});
+    }
     first = end;
   }
   return result;

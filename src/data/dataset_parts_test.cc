@@ -17,12 +17,17 @@ class DatasetPartsTest : public ::testing::Test {
  protected:
   DatasetPartsTest() { set_quiet(true); }
 
-  std::filesystem::path write(const std::string& name, size_t rows, const std::vector<std::string>& labels) const {
+  std::filesystem::path write(const std::string& name, size_t rows,
+                              const std::vector<std::string>& labels) const {
     std::string csv = "text,label\n";
-    for (size_t i = 0; i < rows; ++i) csv += fmt::format("{} {},{}\n", name, i, labels[i % labels.size()]);
+    for (size_t i = 0; i < rows; ++i) {
+      csv += fmt::format("{} {},{}\n", name, i, labels[i % labels.size()]);
+    }
     return folder_.write(name, csv);
   }
-  DatasetOptions options() const { return {.cache_folder = folder_.path() / "cache", .threads = 2}; }
+  DatasetOptions options() const {
+    return {.cache_folder = folder_.path() / "cache", .threads = 2};
+  }
   size_t caches() const {
     const std::filesystem::directory_iterator begin(folder_.path() / "cache");
     return size_t(std::distance(begin, std::filesystem::directory_iterator()));
@@ -38,7 +43,8 @@ class DatasetPartsTest : public ::testing::Test {
     DatasetOptions cut = options();
     cut.encoding.max_length = 3;
     cut.encoding.long_texts = LongTexts::kWindows;
-    return Dataset::open(folder_.write("windows.csv", csv), FakeTokenizer(1000, /*specials=*/false), cut);
+    return Dataset::open(folder_.write("windows.csv", csv), FakeTokenizer(1000, /*specials=*/false),
+                         cut);
   }
 
   TemporaryFolder folder_;
@@ -54,7 +60,8 @@ std::vector<std::string> texts_of(const Dataset& data) {
 
 TEST_F(DatasetPartsTest, SeveralFilesShareTheirLabels) {
   // No file alone has all classes; each has them in another order.
-  const std::vector files = {write("a.csv", 5, {"2", "0"}), write("b.csv", 4, {"1"}), write("c.csv", 3, {"0", "2", "1"})};
+  const std::vector files = {write("a.csv", 5, {"2", "0"}), write("b.csv", 4, {"1"}),
+                             write("c.csv", 3, {"0", "2", "1"})};
   const Dataset data = Dataset::open(files, tokenizer_, options());
   EXPECT_EQ(data.rows(), 12u);
   EXPECT_EQ(data.labels().names, (std::vector<std::string>{"0", "1", "2"}));
@@ -93,19 +100,24 @@ TEST_F(DatasetPartsTest, RefusesLabelsThatDoNotGoTogether) {
     const std::string error = error_of([&] { Dataset::open(files, tokenizer_, options()); });
     EXPECT_NE(error.find(test.expected), error.npos) << error;
   }
-  const std::string error = error_of([&] { Dataset::open(write("a.csv", 4, {"yes"}), tokenizer_, options()); });
-  EXPECT_NE(error.find("a.csv: every row has the label \"yes\"; expected at least two classes"), error.npos) << error;
+  const std::string error =
+      error_of([&] { Dataset::open(write("a.csv", 4, {"yes"}), tokenizer_, options()); });
+  EXPECT_NE(error.find("a.csv: every row has the label \"yes\"; expected at least two classes"),
+            error.npos)
+      << error;
 }
 
 TEST_F(DatasetPartsTest, SplitsBySeedWithoutOverlap) {
   for (const size_t rows : {7u, 100u, 5003u}) {
-    const std::vector files = {write("a.csv", rows, {"yes", "no"}), write("b.csv", rows / 2 + 1, {"yes"})};
+    const std::vector files = {write("a.csv", rows, {"yes", "no"}),
+                               write("b.csv", rows / 2 + 1, {"yes"})};
     const Dataset data = Dataset::open(files, tokenizer_, options());
     std::set<std::vector<std::string>> choices;
     for (const uint64_t seed : {1, 2, 3}) {
       for (const double percentage : {0.01, 5.0, 33.0, 80.0}) {
         const Dataset::Split split = data.split(percentage, seed);
-        EXPECT_EQ(split.held_out.rows(), uint64_t(std::ceil(double(data.rows()) * percentage / 100)));
+        EXPECT_EQ(split.held_out.rows(),
+                  uint64_t(std::ceil(double(data.rows()) * percentage / 100)));
         EXPECT_EQ(split.kept.rows() + split.held_out.rows(), data.rows());
         std::vector<std::string> all = texts_of(split.kept), held = texts_of(split.held_out);
         if (percentage == 33.0) choices.insert(held);
@@ -140,7 +152,8 @@ TEST_F(DatasetPartsTest, KeepsTheWindowsOfATextTogether) {
 }
 
 TEST_F(DatasetPartsTest, DrawsFromFilesInTheirShares) {
-  const std::vector files = {write("a.csv", 100, {"yes", "no"}), write("b.csv", 37, {"yes"}), write("c.csv", 10, {"no"})};
+  const std::vector files = {write("a.csv", 100, {"yes", "no"}), write("b.csv", 37, {"yes"}),
+                             write("c.csv", 10, {"no"})};
   const Dataset all = Dataset::open(files, tokenizer_, options());
   const MixturePart parts[] = {{2, 0.7}, {1, 0.3}};
   const Dataset data = all.mixed(parts, all.rows());
@@ -187,7 +200,9 @@ TEST_F(DatasetPartsTest, AStreamVisitsEveryRowOnceAcrossRestarts) {
     batches.first_step = first;
     batches.last_step = std::min(first + 31, 3 * steps);
     BatchStream stream(data, batches);
-    for (const StepBatch* step = nullptr; stream.next(step);) sums[step->epoch] += step->rows_checksum;
+    for (const StepBatch* step = nullptr; stream.next(step);) {
+      sums[step->epoch] += step->rows_checksum;
+    }
   }
   for (const uint64_t sum : sums) EXPECT_EQ(sum, expected);
 }
@@ -198,7 +213,8 @@ TEST_F(DatasetPartsTest, AMixedStreamIsTheSameFromAnyStep) {
   const Dataset data = Dataset::open(files, tokenizer_, options()).mixed(parts, ~uint64_t{0});
   const auto sums = [&](uint64_t first) {
     std::vector<uint64_t> result;
-    BatchStream stream(data, {.batch_size = 64, .capacity_tokens = 64, .first_step = first, .last_step = 6});
+    BatchStream stream(
+        data, {.batch_size = 64, .capacity_tokens = 64, .first_step = first, .last_step = 6});
     for (const StepBatch* step = nullptr; stream.next(step);) result.push_back(step->rows_checksum);
     return result;
   };

@@ -13,9 +13,13 @@ class DocumentsTest : public testing::Test {
  protected:
   DocumentsTest() { set_quiet(true); }
 
-  Dataset open(const std::string& name, const std::string& contents, size_t block, const DocumentOptions& documents) {
+  Dataset open(const std::string& name, const std::string& contents, size_t block,
+               const DocumentOptions& documents) {
     return Dataset::open(folder_.write(name, contents), tokenizer_,
-                         {.labels = LabelNeed::kIgnored, .encoding = {.max_length = block}, .cache_folder = folder_.path(), .documents = documents});
+                         {.labels = LabelNeed::kIgnored,
+                          .encoding = {.max_length = block},
+                          .cache_folder = folder_.path(),
+                          .documents = documents});
   }
   static std::vector<int32_t> all_ids(const Dataset& data) {
     std::vector<int32_t> ids;
@@ -39,7 +43,9 @@ class DocumentsTest : public testing::Test {
 std::string words(int count, int seed) {
   std::mt19937 random{unsigned(seed)};
   std::string text;
-  for (int i = 0; i < count; ++i) text += (i ? (i % 7 ? " " : "\n") : "") + std::string("w") + std::to_string(random() % 500);
+  for (int i = 0; i < count; ++i) {
+    text += (i ? (i % 7 ? " " : "\n") : "") + std::string("w") + std::to_string(random() % 500);
+  }
   return text;
 }
 
@@ -69,7 +75,8 @@ TEST_F(DocumentsTest, RowsAreDocumentsWithASeparatorBehindEach) {
   EXPECT_EQ(all_ids(data), expected);
   EXPECT_EQ(data.separator(), 2);
   EXPECT_GT(data.most_sequences(), 2u);
-  EXPECT_EQ(open("a.jsonl", jsonl, 64, {.separator = 2, .attention_crosses = true}).most_sequences(), 1u);
+  EXPECT_EQ(
+      open("a.jsonl", jsonl, 64, {.separator = 2, .attention_crosses = true}).most_sequences(), 1u);
   // Each document a row of its own, its end marked; two are empty.
   const Dataset whole = open("a.jsonl", jsonl, 64, {.joined = false, .separator = 2});
   EXPECT_EQ(whole.rows(), 48u);
@@ -140,8 +147,10 @@ TEST_F(DocumentsTest, SamplesDoNotKnowThePacking) {
     for (const StepBatch* step = nullptr; stream.next(step);) {
       for (const MicroBatch& micro : step->micro_batches) {
         for (size_t s = 0; s < micro.samples.size(); ++s) {
-          const auto ids = micro.ids.subspan(size_t(micro.starts[s]), size_t(micro.starts[s + 1] - micro.starts[s]));
-          EXPECT_TRUE(out.emplace(micro.samples[s], std::vector<int32_t>(ids.begin(), ids.end())).second);
+          const auto ids = micro.ids.subspan(size_t(micro.starts[s]),
+                                             size_t(micro.starts[s + 1] - micro.starts[s]));
+          EXPECT_TRUE(
+              out.emplace(micro.samples[s], std::vector<int32_t>(ids.begin(), ids.end())).second);
         }
       }
     }
@@ -160,8 +169,11 @@ TEST_F(DocumentsTest, PartsOfADataset) {
 
 TEST_F(DocumentsTest, WhatIsNoTextIsRefused) {
   EXPECT_NE(error_of([&] { open("e.txt", "", 10, {}); }).find("no rows"), std::string::npos);
-  EXPECT_NE(error_of([&] { open("f.txt", std::string("ab\0cd efgh", 10), 10, {}); }).find("zero bytes"), std::string::npos);
-  EXPECT_NE(error_of([&] { open("g.txt", "ab\xFF cd", 10, {}); }).find("not UTF-8"), std::string::npos);
+  EXPECT_NE(
+      error_of([&] { open("f.txt", std::string("ab\0cd efgh", 10), 10, {}); }).find("zero bytes"),
+      std::string::npos);
+  EXPECT_NE(error_of([&] { open("g.txt", "ab\xFF cd", 10, {}); }).find("not UTF-8"),
+            std::string::npos);
   EXPECT_NE(error_of([&] { open("h.txt", " \n \n", 10, {}); }).find("empty"), std::string::npos);
 }
 

@@ -1,7 +1,8 @@
-// The order of an epoch's examples: a pure function of (data, seed, epoch). All rows once, shuffled; or, of files that are
-// drawn from in stated shares, so many draws of each, shuffled, where every file is gone through again and again, each time
-// in another order, as if its passes lay end to end: after any number of epochs, two rows of a file have been drawn equally
-// often, or one of them once more. Not shuffled, it is that of the files.
+// The order of an epoch's examples: a pure function of (data, seed, epoch). All rows once,
+// shuffled; or, of files that are drawn from in stated shares, so many draws of each, shuffled,
+// where every file is gone through again and again, each time in another order, as if its passes
+// lay end to end: after any number of epochs, two rows of a file have been drawn equally often, or
+// one of them once more. Not shuffled, it is that of the files.
 #pragma once
 
 #include <cstdint>

@@ -10,9 +10,12 @@ namespace {
 
 Keep keep_of(LongTexts long_texts) {
   switch (long_texts) {
-    case LongTexts::kTail: return Keep::kTail;
-    case LongTexts::kHeadAndTail: return Keep::kHeadAndTail;
-    default: return Keep::kHead;
+    case LongTexts::kTail:
+      return Keep::kTail;
+    case LongTexts::kHeadAndTail:
+      return Keep::kHeadAndTail;
+    default:
+      return Keep::kHead;
   }
 }
 
@@ -23,11 +26,13 @@ ExampleEncoder::ExampleEncoder(const Tokenizer& tokenizer, const EncodingOptions
 
 std::span<EncodedExample> ExampleEncoder::encode(const LabelledRow& row) {
   if (options_.labelling == Labelling::kTags) {
-    // Byte-level vocabularies know the words inside a text by the space before them: so has the first.
+    // Byte-level vocabularies know the words inside a text by the space before them: so has the
+    // first.
     spaced_.assign(" ").append(row.text);
     encode_windows(spaced_, std::nullopt);
     place_words(row);
-  } else if (options_.long_texts == LongTexts::kWindows || options_.labelling == Labelling::kAnswer) {
+  } else if (options_.long_texts == LongTexts::kWindows ||
+             options_.labelling == Labelling::kAnswer) {
     encode_windows(row.text, row.text_pair);
   } else {
     encode_whole(row);
@@ -40,11 +45,14 @@ std::span<EncodedExample> ExampleEncoder::encode(const LabelledRow& row) {
   return std::span(examples_).first(count_);
 }
 
-// GPT-2's tokenizer gives no token for an empty text, and models read at least one: as in generation, the end-of-text token
-// stands for it.
+// GPT-2's tokenizer gives no token for an empty text, and models read at least one: as in
+// generation, the end-of-text token stands for it.
 void ExampleEncoder::stand_in(Encoding& encoding) const {
   const int32_t end = tokenizer_->special_ids().eos;
-  if (end < 0) fail(ErrorKind::kInput, "the text is empty, and the tokenizer has no end-of-text token to stand for it");
+  if (end < 0) {
+    fail(ErrorKind::kInput,
+         "the text is empty, and the tokenizer has no end-of-text token to stand for it");
+  }
   encoding.ids = {end};
   encoding.type_ids = {0};
   encoding.offsets = {{}};
@@ -65,8 +73,8 @@ void ExampleEncoder::encode_whole(const LabelledRow& row) {
 }
 
 void ExampleEncoder::encode_windows(std::string_view text, std::optional<std::string_view> pair) {
-  std::vector<Encoding> windows =
-      tokenizer_->encode_windows(text, pair, options_.stride, {.max_length = options_.max_length, .with_offsets = true});
+  std::vector<Encoding> windows = tokenizer_->encode_windows(
+      text, pair, options_.stride, {.max_length = options_.max_length, .with_offsets = true});
   count_ = windows.size();
   examples_.resize(std::max(examples_.size(), count_));
   for (size_t i = 0; i < count_; ++i) {
@@ -76,7 +84,8 @@ void ExampleEncoder::encode_windows(std::string_view text, std::optional<std::st
   was_long_ = count_ > 1;
 }
 
-// A word that several windows have is looked at where its first token has most tokens on its shorter side.
+// A word that several windows have is looked at where its first token has most tokens on its
+// shorter side.
 void ExampleEncoder::place_words(const LabelledRow& row) {
   places_.assign(row.words.size(), {});
   for (size_t e = 0; e < count_; ++e) {
@@ -88,7 +97,8 @@ void ExampleEncoder::place_words(const LabelledRow& row) {
     int64_t last_word = -1;
     for (size_t t = 0; t < tokens; ++t) {
       const Span span = example.encoding.offsets[t];
-      // Of a byte-level vocabulary the space before a word may be a token without a place of its own: it is the word's first.
+      // Of a byte-level vocabulary the space before a word may be a token without a place of its
+      // own: it is the word's first.
       if (span.begin == span.end && tokenizer_->is_special(example.encoding.ids[t])) continue;
       // Behind the space that was put before the text.
       const size_t begin = span.begin > 0 ? span.begin - 1 : 0;
@@ -111,7 +121,8 @@ void ExampleEncoder::place_words(const LabelledRow& row) {
   }
 }
 
-// In a window that does not hold all of the answer, and where there is none, the first token stands for it.
+// In a window that does not hold all of the answer, and where there is none, the first token stands
+// for it.
 void ExampleEncoder::place_answer(const LabelledRow& row, EncodedExample& example) const {
   example.labels.assign(2, 0);
   if (!row.answer) return;

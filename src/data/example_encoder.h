@@ -1,5 +1,5 @@
-// Rows to examples: token ids, and what is to be learned about them. A row is one example, or as many
-// as it has windows.
+// Rows to examples: token ids, and what is to be learned about them. A row is one example, or as
+// many as it has windows.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,20 @@
 namespace snug {
 
 // What is done with texts that have more than max_length tokens.
-enum class LongTexts : uint8_t { kHead, kTail, kHeadAndTail, kWindows };  // what is kept; windows keep everything
+enum class LongTexts : uint8_t {
+  kHead,
+  kTail,
+  kHeadAndTail,
+  kWindows
+};  // what is kept; windows keep everything
 
 struct EncodingOptions {
   Labelling labelling = Labelling::kClass;
   size_t max_length = 512;  // tokens including specials
   LongTexts long_texts = LongTexts::kHead;
-  size_t stride = 0;  // tokens that a window shares with the one before it
-  bool empty_is_end = false;  // a text without a token is read as the end-of-text token: where nothing is learned from it
+  size_t stride = 0;          // tokens that a window shares with the one before it
+  bool empty_is_end = false;  // a text without a token is read as the end-of-text token: where
+                              // nothing is learned from it
 };
 
 // A row whose labels are numbers.
@@ -36,8 +42,8 @@ struct LabelledRow {
 struct EncodedExample {
   Encoding encoding;            // with offsets where there are words or answers
   std::vector<int32_t> labels;  // the row's; of kAnswer the first and the last token of the answer
-  // Of kTags, for every token: the word that it is the first token of and that is looked at in this window, and the
-  // word's tag; else -1.
+  // Of kTags, for every token: the word that it is the first token of and that is looked at in this
+  // window, and the word's tag; else -1.
   std::vector<int32_t> words, tags;
   bool continues = false;  // the next example is of the same row
 };
@@ -46,7 +52,8 @@ class ExampleEncoder {
  public:
   ExampleEncoder(const Tokenizer& tokenizer, const EncodingOptions& options);
 
-  // The examples of one row, valid until the next call; they may be moved from. Errors are kInput and kUsage.
+  // The examples of one row, valid until the next call; they may be moved from. Errors are kInput
+  // and kUsage.
   std::span<EncodedExample> encode(const LabelledRow& row);
   // Whether that row was longer than max_length.
   bool was_long() const { return was_long_; }

@@ -1,5 +1,5 @@
-// What every reader must stand: other encodings and line ends, bits that flipped, files that were cut, and paths that are no
-// files.
+// What every reader must stand: other encodings and line ends, bits that flipped, files that were
+// cut, and paths that are no files.
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -21,16 +21,22 @@ const std::vector<Sample>& samples() {
   static const std::vector<Sample> all = {
       {"x.csv", RowKind::kTexts, "text,label\n\"a \"\"@\"\", c\",1\nd,0\n"},
       {"x.tsv", RowKind::kTexts, "text\tlabel\n\"a@\t1\nb\"\t0\n"},
-      {"x.jsonl", RowKind::kTexts, "{\"text\": \"@\", \"label\": 1}\n{\"text\": \"b\\u00e9\", \"label\": \"x\"}\n"},
+      {"x.jsonl", RowKind::kTexts,
+       "{\"text\": \"@\", \"label\": 1}\n{\"text\": \"b\\u00e9\", \"label\": \"x\"}\n"},
       {"x.txt", RowKind::kTexts, "a @\nc d\n"},
       {"x.conll", RowKind::kWords, "-DOCSTART- O\n\nEU@ B-ORG\nsays O\n\nParis B-LOC\n"},
       {"x.tsv", RowKind::kWords, "# id = 1\nEU@\tNNP\tB-ORG\n\nParis\tNNP\tB-LOC\n"},
-      {"x.jsonl", RowKind::kWords, "{\"tokens\": [\"a\", \"@\"], \"tags\": [1, 2]}\n{\"tokens\": [\"c\"], \"tags\": [\"O\"]}\n"},
+      {"x.jsonl", RowKind::kWords,
+       "{\"tokens\": [\"a\", \"@\"], \"tags\": [1, 2]}\n{\"tokens\": [\"c\"], \"tags\": "
+       "[\"O\"]}\n"},
       {"x.json", RowKind::kQuestions,
-       "{\"data\": [{\"paragraphs\": [\n{\"context\": \"A cat@\", \"qas\": [{\"id\": \"1\", \"question\": \"?\", \"answers\": "
-       "[{\"text\": \"cat\", \"answer_start\": 2}]},\n{\"id\": \"2\", \"question\": \"!\", \"answers\": []}]}]}]}\n"},
+       "{\"data\": [{\"paragraphs\": [\n{\"context\": \"A cat@\", \"qas\": [{\"id\": \"1\", "
+       "\"question\": \"?\", \"answers\": "
+       "[{\"text\": \"cat\", \"answer_start\": 2}]},\n{\"id\": \"2\", \"question\": \"!\", "
+       "\"answers\": []}]}]}]}\n"},
       {"x.jsonl", RowKind::kQuestions,
-       "{\"question\": \"?\", \"context\": \"A cat@\", \"answers\": {\"text\": [\"cat\"], \"answer_start\": [2]}}\n"
+       "{\"question\": \"?\", \"context\": \"A cat@\", \"answers\": {\"text\": [\"cat\"], "
+       "\"answer_start\": [2]}}\n"
        "{\"question\": \"?\", \"context\": \"A cat\", \"answers\": []}\n"},
       {"x.csv", RowKind::kQuestions, "question,context\n?,A cat\n!,\"A, cat@\"\n"},
   };
@@ -41,11 +47,17 @@ const std::vector<Sample>& samples() {
 std::string outcome(const std::string& bytes, const std::string& name, RowKind kind) {
   std::string out;
   const std::string error = error_of([&] {
-    const auto reader = open_rows(memory_source(bytes), name, {.kind = kind, .labels = LabelNeed::kOptional});
+    const auto reader =
+        open_rows(memory_source(bytes), name, {.kind = kind, .labels = LabelNeed::kOptional});
     for (Row row; reader->next(row);) {
-      out += fmt::format("row {}|{}|{}|{}|", row.text, row.text_pair.value_or(""), row.label.value_or(""), row.id);
-      for (const Word& word : row.words) out += fmt::format("{}-{} {}|", word.begin, word.end, word.label);
-      for (const Answer& answer : row.answers) out += fmt::format("{}@{}|", answer.text, answer.begin);
+      out += fmt::format("row {}|{}|{}|{}|", row.text, row.text_pair.value_or(""),
+                         row.label.value_or(""), row.id);
+      for (const Word& word : row.words) {
+        out += fmt::format("{}-{} {}|", word.begin, word.end, word.label);
+      }
+      for (const Answer& answer : row.answers) {
+        out += fmt::format("{}@{}|", answer.text, answer.begin);
+      }
       out += "\n";
     }
   });
@@ -53,7 +65,9 @@ std::string outcome(const std::string& bytes, const std::string& name, RowKind k
 }
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  for (size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) text.replace(at, from.size(), to);
+  for (size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) {
+    text.replace(at, from.size(), to);
+  }
   return text;
 }
 
@@ -88,8 +102,8 @@ TEST(HostileFiles, OddCharactersAreKept) {
   const std::string odd = std::string("x\0y", 3) + "\xE2\x80\xA8z\xC2\x85\x1Cw";
   const std::string escaped = "x\\u0000y\xE2\x80\xA8z\xC2\x85\\u001cw";
   for (const Sample& sample : samples()) {
-    const std::string result =
-        outcome(replaced(sample.text, "@", sample.is_json() ? escaped : odd), sample.name, sample.kind);
+    const std::string result = outcome(replaced(sample.text, "@", sample.is_json() ? escaped : odd),
+                                       sample.name, sample.kind);
     EXPECT_TRUE(result.starts_with("row ")) << sample.name << ": " << result;
     EXPECT_NE(result.find(odd), result.npos) << sample.name << ": " << result;
   }
@@ -116,15 +130,20 @@ TEST(HostileFiles, OtherEncodingsAreRefusedByName) {
   }
 }
 
-// Every bit of every sample flipped, and every length: rows or a refusal that names the file, the same every time.
+// Every bit of every sample flipped, and every length: rows or a refusal that names the file, the
+// same every time.
 TEST(HostileFiles, FlippedBitsAndCutsGiveRowsOrARefusal) {
   for (const Sample& sample : samples()) {
     for (const std::string suffix : {"", ".gz", ".zst"}) {
       const std::string name = sample.name + suffix;
-      const std::string good = suffix.empty() ? sample.text : suffix == ".gz" ? gzipped(sample.text) : zstd_compressed(sample.text);
+      const std::string good = suffix.empty()    ? sample.text
+                               : suffix == ".gz" ? gzipped(sample.text)
+                                                 : zstd_compressed(sample.text);
       const auto check = [&](const std::string& bytes) {
         const std::string result = outcome(bytes, name, sample.kind);
-        EXPECT_TRUE(result.empty() || result.starts_with("row ") || result.starts_with("3: " + name)) << result;
+        EXPECT_TRUE(result.empty() || result.starts_with("row ") ||
+                    result.starts_with("3: " + name))
+            << result;
         EXPECT_EQ(outcome(bytes, name, sample.kind), result);
       };
       for (size_t bit = 0; bit < good.size() * 8; ++bit) {
@@ -166,9 +185,12 @@ TEST(HostileFiles, PathsThatAreNoFilesAreRefusedAtOnce) {
   struct Case {
     std::string name, expected;
   };
-  std::vector<Case> cases = {{"folder.csv", "a directory"},    {"fifo.csv", "FIFO"},
-                             {"loop.csv", "cannot open"},      {"zero.csv", "a device"},
-                             {"socket.csv", "cannot open"},    {"missing.csv", "cannot open"},
+  std::vector<Case> cases = {{"folder.csv", "a directory"},
+                             {"fifo.csv", "FIFO"},
+                             {"loop.csv", "cannot open"},
+                             {"zero.csv", "a device"},
+                             {"socket.csv", "cannot open"},
+                             {"missing.csv", "cannot open"},
                              {std::string(4096, 'x') + ".csv", "cannot open"}};
   if (::geteuid() != 0) cases.push_back({"secret.csv", "cannot open"});
   for (const Case& bad : cases) {

@@ -12,10 +12,11 @@ size_t first_value_end(std::string_view line) {
   for (size_t i = 0; i < line.size(); ++i) {
     const char c = line[i];
     if (in_string) {
-      if (c == '\\')
+      if (c == '\\') {
         ++i;
-      else if (c == '"')
+      } else if (c == '"') {
         in_string = false;
+      }
     } else if (c == '"') {
       in_string = true;
     } else if (c == '{' || c == '[') {
@@ -29,12 +30,14 @@ size_t first_value_end(std::string_view line) {
 
 // What is wrong with a line that begins with '{' and does not parse.
 std::string line_problem(std::string_view line, simdjson::error_code error) {
-  if (error == simdjson::DEPTH_ERROR || error == simdjson::NUMBER_ERROR || error == simdjson::STRING_ERROR) {
+  if (error == simdjson::DEPTH_ERROR || error == simdjson::NUMBER_ERROR ||
+      error == simdjson::STRING_ERROR) {
     return json_problem(error);
   }
   const size_t end = first_value_end(line);
   if (end == line.npos) {
-    return "the object does not end on this line; was the file cut off, or is it not one object a line?";
+    return "the object does not end on this line; was the file cut off, or is it not one object a "
+           "line?";
   }
   const size_t second = line.find_first_not_of(kSpace, end);
   if (second == line.npos) return json_problem(error);
@@ -68,12 +71,16 @@ bool JsonLines::read_object() {
 
 void JsonLines::parse(std::string_view line) {
   const char first = line[line.find_first_not_of(kSpace)];
-  if (first == '[') refuse("a JSON array; expected JSON Lines: one object a line, no enclosing list");
+  if (first == '[') {
+    refuse("a JSON array; expected JSON Lines: one object a line, no enclosing list");
+  }
   if (first != '{') refuse("begins with '{}'; expected a JSON object", first);
   simdjson::dom::element value;
   const simdjson::error_code error = parser_.parse(line, value);
   if (error != simdjson::SUCCESS) refuse("{}", line_problem(line, error));
-  if (const auto twice = fields_.read(simdjson::dom::object(value))) refuse("key \"{}\" appears twice", *twice);
+  if (const auto twice = fields_.read(simdjson::dom::object(value))) {
+    refuse("key \"{}\" appears twice", *twice);
+  }
 }
 
 std::string_view JsonLines::text(std::string_view key) const {

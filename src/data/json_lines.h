@@ -24,7 +24,8 @@ class JsonLines {
 
   template <class... Args>
   [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
-    fail(ErrorKind::kInput, "{}: line {}: {}", file(), line_number_, fmt::format(format, std::forward<Args>(args)...));
+    fail(ErrorKind::kInput, "{}: line {}: {}", file(), line_number_,
+         fmt::format(format, std::forward<Args>(args)...));
   }
 
  private:

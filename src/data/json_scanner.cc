@@ -38,13 +38,16 @@ int JsonScanner::peek() {
 void JsonScanner::refuse_here(std::string_view expected) {
   const int next = peek();
   if (next < 0) {
-    fail(ErrorKind::kInput, "{}: line {}, byte {}: the file ends, expected {}; was it cut off?", file(), window_.line(),
-         byte_, expected);
+    fail(ErrorKind::kInput, "{}: line {}, byte {}: the file ends, expected {}; was it cut off?",
+         file(), window_.line(), byte_, expected);
   }
-  const std::string found = next == '[' ? "a list" : next == '{' ? "an object" : next == '"' ? "a string"
-                            : next > 0x20 && next < 0x7F         ? fmt::format("'{}'", char(next))
-                                                                 : fmt::format("0x{:02x}", next);
-  fail(ErrorKind::kInput, "{}: line {}, byte {}: {}, expected {}", file(), window_.line(), byte_, found, expected);
+  const std::string found = next == '['                  ? "a list"
+                            : next == '{'                ? "an object"
+                            : next == '"'                ? "a string"
+                            : next > 0x20 && next < 0x7F ? fmt::format("'{}'", char(next))
+                                                         : fmt::format("0x{:02x}", next);
+  fail(ErrorKind::kInput, "{}: line {}, byte {}: {}, expected {}", file(), window_.line(), byte_,
+       found, expected);
 }
 
 void JsonScanner::enter(char bracket, std::string_view expected) {
@@ -74,12 +77,15 @@ bool JsonScanner::next_key(std::string& key) {
   if (!next_item()) return false;
   if (peek() != '"') refuse_here("a key in quotes");
   key = value().get_string().value_unsafe();
-  if (peek() != ':') refuse_here(fmt::format("':' after \"{}\"", std::string_view(key).substr(0, 60)));
+  if (peek() != ':') {
+    refuse_here(fmt::format("':' after \"{}\"", std::string_view(key).substr(0, 60)));
+  }
   take(1);
   return true;
 }
 
-// How many bytes the value at the front of the window has. Only brackets and quotes are looked at: the parser does the rest.
+// How many bytes the value at the front of the window has. Only brackets and quotes are looked at:
+// the parser does the rest.
 size_t JsonScanner::value_end() {
   size_t at = 0, depth = 0;
   bool in_string = false, escaped = false;
@@ -114,10 +120,12 @@ size_t JsonScanner::value_end() {
 
 void JsonScanner::refuse_unfinished() {
   if (window_.size() < window_.max_record_bytes()) {
-    fail(ErrorKind::kInput, "{}: the file ends inside the value that begins here; was it cut off?", place());
+    fail(ErrorKind::kInput, "{}: the file ends inside the value that begins here; was it cut off?",
+         place());
   }
-  fail(ErrorKind::kInput, "{}: the value that begins here is not finished after {} bytes, the most it may have", place(),
-       window_.max_record_bytes());
+  fail(ErrorKind::kInput,
+       "{}: the value that begins here is not finished after {} bytes, the most it may have",
+       place(), window_.max_record_bytes());
 }
 
 simdjson::dom::element JsonScanner::value() {

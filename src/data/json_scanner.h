@@ -1,5 +1,5 @@
-// A way through a JSON document that does not fit in memory: the caller steps into the containers it knows and takes every
-// other value whole. What is not JSON is refused with line and byte.
+// A way through a JSON document that does not fit in memory: the caller steps into the containers
+// it knows and takes every other value whole. What is not JSON is refused with line and byte.
 #pragma once
 
 #include <string>
@@ -16,11 +16,14 @@ class JsonScanner {
  public:
   explicit JsonScanner(TextWindow window) : window_(std::move(window)) {}
 
-  // Steps into the object ('{') or list ('[') that must begin here; `expected` words the refusal otherwise.
+  // Steps into the object ('{') or list ('[') that must begin here; `expected` words the refusal
+  // otherwise.
   void enter(char bracket, std::string_view expected);
-  // Of the object entered last: the next key, behind which its value is; false at the object's end, which it leaves.
+  // Of the object entered last: the next key, behind which its value is; false at the object's end,
+  // which it leaves.
   bool next_key(std::string& key);
-  // Of the list entered last: whether there is another value; false at the list's end, which it leaves.
+  // Of the list entered last: whether there is another value; false at the list's end, which it
+  // leaves.
   bool next_element() { return next_item(); }
   // The value here, which it passes. Lives until the next value or key.
   simdjson::dom::element value();
@@ -28,7 +31,9 @@ class JsonScanner {
   void finish();
 
   // "x.json: line 1, byte 77": where the value taken last begins.
-  std::string place() const { return fmt::format("{}: line {}, byte {}", window_.file(), value_line_, value_byte_); }
+  std::string place() const {
+    return fmt::format("{}: line {}, byte {}", window_.file(), value_line_, value_byte_);
+  }
   uint64_t value_line() const { return value_line_; }
   const std::string& file() const { return window_.file(); }
   uint64_t stored_bytes() const { return window_.stored_bytes(); }

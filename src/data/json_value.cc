@@ -12,8 +12,8 @@ namespace dom = simdjson::dom;
 
 static_assert(TextWindow::kPadding >= simdjson::SIMDJSON_PADDING);
 
-// The parser takes 14 times its capacity. It grows ahead of the records (simdjson on its own would reallocate for every
-// record that is a bit longer) and is dropped after a giant one.
+// The parser takes 14 times its capacity. It grows ahead of the records (simdjson on its own would
+// reallocate for every record that is a bit longer) and is dropped after a giant one.
 void JsonParser::fit(size_t bytes) {
   constexpr size_t kOrdinary = 64 << 10;
   if (capacity_ > kOrdinary && bytes <= kOrdinary) {
@@ -27,7 +27,8 @@ void JsonParser::fit(size_t bytes) {
 
 simdjson::error_code JsonParser::parse(std::string_view bytes, dom::element& value) {
   fit(bytes.size());
-  const auto error = parser_.parse(bytes.data(), bytes.size(), /*realloc_if_needed=*/false).get(value);
+  const auto error =
+      parser_.parse(bytes.data(), bytes.size(), /*realloc_if_needed=*/false).get(value);
   if (error == simdjson::MEMALLOC) throw std::bad_alloc();
   return error;
 }
@@ -79,7 +80,9 @@ std::string integer_text(dom::element value) {
 }
 
 std::string json_problem(simdjson::error_code error) {
-  if (error == simdjson::DEPTH_ERROR) return fmt::format("nested deeper than {}", JsonParser::kMaxDepth);
+  if (error == simdjson::DEPTH_ERROR) {
+    return fmt::format("nested deeper than {}", JsonParser::kMaxDepth);
+  }
   if (error == simdjson::NUMBER_ERROR) return "a number that is malformed or out of range";
   if (error == simdjson::STRING_ERROR) return "a string with a bad escape or a lone surrogate";
   return fmt::format("not valid JSON ({})", simdjson::error_message(error));

@@ -1,6 +1,6 @@
-// What readers of JSON share: parsing a record (simdjson's DOM), the members of an object, and what is wrong in words.
-// A record is parsed whole, not only the fields that are wanted, so that a file is good or bad independently of the
-// columns asked for.
+// What readers of JSON share: parsing a record (simdjson's DOM), the members of an object, and what
+// is wrong in words. A record is parsed whole, not only the fields that are wanted, so that a file
+// is good or bad independently of the columns asked for.
 #pragma once
 
 #include <simdjson.h>

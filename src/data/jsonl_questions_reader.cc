@@ -1,4 +1,5 @@
-// Questions from JSON Lines, each row with its context: {"id": "1", "question": "...", "context": "...", "answers": {"text":
+// Questions from JSON Lines, each row with its context: {"id": "1", "question": "...", "context":
+// "...", "answers": {"text":
 // ["..."], "answer_start": [17]}}.
 #include "data/columns.h"
 #include "data/json_lines.h"
@@ -35,7 +36,8 @@ class JsonlQuestionsReader final : public RowReader {
 
 }  // namespace
 
-std::unique_ptr<RowReader> jsonl_questions_reader(TextWindow window, const RowReaderOptions& options) {
+std::unique_ptr<RowReader> jsonl_questions_reader(TextWindow window,
+                                                  const RowReaderOptions& options) {
   return std::make_unique<JsonlQuestionsReader>(std::move(window), options);
 }
 

@@ -74,13 +74,16 @@ std::optional<std::string_view> JsonlReader::label_of(std::string_view key) {
 std::string_view JsonlReader::joined(std::string_view key, dom::array labels) {
   label_.clear();
   for (const dom::element label : labels) {
-    const std::string text = label.is_string() ? std::string(label.get_string().value_unsafe()) : integer_text(label);
+    const std::string text =
+        label.is_string() ? std::string(label.get_string().value_unsafe()) : integer_text(label);
     if (text.empty() && !label.is_string()) {
       lines_.refuse("\"{}\" holds {}, expected labels", key, type_name(label));
     }
     if (text.empty() || text.find(separator_) != text.npos) {
-      lines_.refuse("\"{}\" holds the label \"{}\"; a label is not empty and has no '{}', which separates labels", key,
-                    std::string_view(text).substr(0, 60), separator_);
+      lines_.refuse(
+          "\"{}\" holds the label \"{}\"; a label is not empty and has no '{}', which separates "
+          "labels",
+          key, std::string_view(text).substr(0, 60), separator_);
     }
     if (!label_.empty()) label_ += separator_;
     label_ += text;

@@ -47,14 +47,16 @@ class JsonlWordsReader final : public RowReader {
     if (value == nullptr) lines_.refuse("no \"{}\"; expected a list", key);
     if (!value->is_array()) lines_.refuse("\"{}\" is {}, expected a list", key, type_name(*value));
     const dom::array array = dom::array(*value);
-    if (array.size() > WordRow::kMaxWords) lines_.refuse("\"{}\" has more than {} items", key, WordRow::kMaxWords);
+    if (array.size() > WordRow::kMaxWords) {
+      lines_.refuse("\"{}\" has more than {} items", key, WordRow::kMaxWords);
+    }
     return array;
   }
 
   void add_tagged(dom::array words, dom::array tags) {
     if (words.size() != tags.size()) {
-      lines_.refuse("{} words in \"{}\", but {} tags in \"{}\"", words.size(), map_.names.text, tags.size(),
-                    map_.names.label);
+      lines_.refuse("{} words in \"{}\", but {} tags in \"{}\"", words.size(), map_.names.text,
+                    tags.size(), map_.names.label);
     }
     auto tag = tags.begin();
     for (const dom::element word : words) {
@@ -65,7 +67,8 @@ class JsonlWordsReader final : public RowReader {
 
   std::string_view word_of(dom::element word) const {
     if (word.is_string()) return word.get_string().value_unsafe();
-    lines_.refuse("word {} of \"{}\" is {}, expected a string", sentence_.size() + 1, map_.names.text, type_name(word));
+    lines_.refuse("word {} of \"{}\" is {}, expected a string", sentence_.size() + 1,
+                  map_.names.text, type_name(word));
   }
 
   std::string_view tag_of(dom::element tag) {
@@ -75,14 +78,15 @@ class JsonlWordsReader final : public RowReader {
     } else if (!tag.is_null()) {
       number_ = integer_text(tag);
       if (number_.empty()) {
-        lines_.refuse("tag {} of \"{}\" is {}, expected a string or an integer", sentence_.size() + 1, map_.names.label,
-                      type_name(tag));
+        lines_.refuse("tag {} of \"{}\" is {}, expected a string or an integer",
+                      sentence_.size() + 1, map_.names.label, type_name(tag));
       }
       label = number_;
       if (label == kNoLabel) return {};
     }
     if (label.empty() && labels_ == LabelNeed::kRequired) {
-      lines_.refuse("tag {} of \"{}\" is {}", sentence_.size() + 1, map_.names.label, tag.is_null() ? "null" : "empty");
+      lines_.refuse("tag {} of \"{}\" is {}", sentence_.size() + 1, map_.names.label,
+                    tag.is_null() ? "null" : "empty");
     }
     return label;
   }

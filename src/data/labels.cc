@@ -44,12 +44,13 @@ bool is_fraction(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const bool exponent_sign =
         (text[i] == '-' || text[i] == '+') && i > 0 && lower(text[i - 1]) == 'e';
-    if (is_digit(text[i]))
+    if (is_digit(text[i])) {
       ++digits;
-    else if (text[i] == '.' || (lower(text[i]) == 'e' && digits > 0))
+    } else if (text[i] == '.' || (lower(text[i]) == 'e' && digits > 0)) {
       ++marks;
-    else if (!exponent_sign)
+    } else if (!exponent_sign) {
       return false;
+    }
   }
   return digits > 0 && marks > 0;
 }
@@ -227,7 +228,8 @@ void LabelCollector::forget_from(size_t size) {
 }
 
 LabelCollector::Result LabelCollector::finish() {
-  Result result{{names_}, std::vector<int32_t>(names_.size()), std::vector<uint64_t>(names_.size())};
+  Result result{
+      {names_}, std::vector<int32_t>(names_.size()), std::vector<uint64_t>(names_.size())};
   std::vector<std::string>& sorted = result.labels.names;
   if (settings_.known == nullptr) {
     refuse_variants();
@@ -244,13 +246,16 @@ LabelCollector::Result LabelCollector::finish() {
 
 LabelSet merged_labels(std::span<const FileLabels> files) {
   LabelSet merged;
-  std::unordered_map<std::string, std::pair<std::string, std::string>> spellings;  // folded -> name, file
+  std::unordered_map<std::string, std::pair<std::string, std::string>>
+      spellings;  // folded -> name, file
   for (const FileLabels& one : files) {
     for (const std::string& name : one.labels->names) {
       const auto [earlier, is_new] = spellings.try_emplace(folded(name), name, one.file);
       if (is_new) merged.names.push_back(name);
       if (earlier->second.first == name) continue;
-      fail(ErrorKind::kInput, "{}: label {} differs from {} in {} only in case or spaces; spell them alike, or rename one if both are meant",
+      fail(ErrorKind::kInput,
+           "{}: label {} differs from {} in {} only in case or spaces; spell them alike, or rename "
+           "one if both are meant",
            one.file, shown(name), shown(earlier->second.first), earlier->second.second);
     }
   }
@@ -260,10 +265,14 @@ LabelSet merged_labels(std::span<const FileLabels> files) {
 
 void check_classes(const LabelSet& labels, const std::string& file) {
   if (are_integers_beside_minus_one(labels.names)) {
-    fail(ErrorKind::kInput, "{}: label \"-1\" marks rows without a label, as in GLUE's test files; leave those rows out, or give the class a name", file);
+    fail(ErrorKind::kInput,
+         "{}: label \"-1\" marks rows without a label, as in GLUE's test files; leave those rows "
+         "out, or give the class a name",
+         file);
   }
   if (labels.names.size() == 1) {
-    fail(ErrorKind::kInput, "{}: every row has the label {}; expected at least two classes", file, shown(labels.names[0]));
+    fail(ErrorKind::kInput, "{}: every row has the label {}; expected at least two classes", file,
+         shown(labels.names[0]));
   }
 }
 

@@ -21,15 +21,16 @@ struct LabelSet {
   int32_t find(std::string_view name) const;  // -1 when unknown
 };
 
-// The labels of several files as one set, in the order that they would have from one. Refuses (kInput) names that differ only
-// in case or spaces between files.
+// The labels of several files as one set, in the order that they would have from one. Refuses
+// (kInput) names that differ only in case or spaces between files.
 struct FileLabels {
   std::string file;
   const LabelSet* labels;
 };
 LabelSet merged_labels(std::span<const FileLabels> files);
 
-// Refuses (kInput) what cannot be told apart: a single class, and -1 beside 0..n-1. `file` is for messages.
+// Refuses (kInput) what cannot be told apart: a single class, and -1 beside 0..n-1. `file` is for
+// messages.
 void check_classes(const LabelSet& labels, const std::string& file);
 
 // Turns labels into ids in the order of their first appearance; the final order is known at the

@@ -14,9 +14,12 @@ class MaskingTokenizer final : public Tokenizer {
  public:
   MaskingTokenizer() {
     ids_.pad = 0, ids_.unk = 1, ids_.cls = 2, ids_.sep = 3, ids_.mask = 4;
-    for (int i = 0; i < 100; ++i) tokens_.push_back((i > 4 && i % 2 ? "##" : "") + std::to_string(i));
+    for (int i = 0; i < 100; ++i) {
+      tokens_.push_back((i > 4 && i % 2 ? "##" : "") + std::to_string(i));
+    }
   }
-  void encode(std::string_view, std::optional<std::string_view>, const EncodeOptions&, Encoding&) const override {}
+  void encode(std::string_view, std::optional<std::string_view>, const EncodeOptions&,
+              Encoding&) const override {}
   std::vector<Encoding> encode_windows(std::string_view, std::optional<std::string_view>, size_t,
                                        const EncodeOptions&) const override {
     return {};
@@ -74,9 +77,13 @@ TEST(Masking, ChoosesTheShareAndReplacesAsStated) {
       ASSERT_EQ(out.originals[i], ids[at]);
       ASSERT_TRUE(at > 0 && at < ids.size() - 1) << "special tokens stay";
       ++chosen[out.places[i]], ++all;
-      if (out.ids[at] == 4) ++masked;
-      else if (out.ids[at] == ids[at]) ++kept;
-      else ++other;
+      if (out.ids[at] == 4) {
+        ++masked;
+      } else if (out.ids[at] == ids[at]) {
+        ++kept;
+      } else {
+        ++other;
+      }
     }
   }
   EXPECT_NEAR(double(masked) / all, 0.8, 0.015);
@@ -121,7 +128,8 @@ TEST(Masking, ShortAndEmptyTexts) {
 }
 
 TEST(Masking, NeedsAMaskToken) {
-  EXPECT_NE(error_of([] { MaskTable(FakeTokenizer(), 0.15, false); }).find("no mask token"), std::string::npos);
+  EXPECT_NE(error_of([] { MaskTable(FakeTokenizer(), 0.15, false); }).find("no mask token"),
+            std::string::npos);
 }
 
 }  // namespace

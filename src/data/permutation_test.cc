@@ -54,8 +54,9 @@ TEST(Permutation, PutsEveryRowFirstEquallyOften) {
     const double freedom = double(rows - 1);
     for (const auto& counts : {first, last}) {
       double chi_square = 0;
-      for (const double count : counts)
+      for (const double count : counts) {
         chi_square += (count - kPerRow) * (count - kPerRow) / kPerRow;
+      }
       EXPECT_LT(chi_square, freedom + 6 * std::sqrt(2 * freedom)) << rows;
     }
   }

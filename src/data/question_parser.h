@@ -15,18 +15,21 @@ namespace snug {
 class QuestionParser {
  public:
   // `columns` are the keys of question, context and answers; an empty third: there are none.
-  QuestionParser(Columns columns, LabelNeed labels) : columns_(std::move(columns)), labels_(labels) {}
+  QuestionParser(Columns columns, LabelNeed labels)
+      : columns_(std::move(columns)), labels_(labels) {}
 
   // Where the next texts stand, for messages: "x.json: line 3".
   void set_place(std::string place) { place_ = std::move(place); }
   // The context that the next questions ask about: that of the object.
   void read_context(const JsonFields& fields);
-  // Sets text, second text, answers and id of `row`, which live as long as the JSON and until the next call.
+  // Sets text, second text, answers and id of `row`, which live as long as the JSON and until the
+  // next call.
   void read_question(const JsonFields& fields, Row& row);
 
   template <class... Args>
   [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
-    fail(ErrorKind::kInput, "{}: {}{}", place_, id_.empty() ? std::string() : fmt::format("question \"{}\": ", id_),
+    fail(ErrorKind::kInput, "{}: {}{}", place_,
+         id_.empty() ? std::string() : fmt::format("question \"{}\": ", id_),
          fmt::format(format, std::forward<Args>(args)...));
   }
 

@@ -17,6 +17,7 @@ std::unique_ptr<RowReader> conll_reader(TextWindow window, const RowReaderOption
 std::unique_ptr<RowReader> jsonl_words_reader(TextWindow window, const RowReaderOptions& options);
 // RowKind::kQuestions:
 std::unique_ptr<RowReader> squad_reader(TextWindow window, const RowReaderOptions& options);
-std::unique_ptr<RowReader> jsonl_questions_reader(TextWindow window, const RowReaderOptions& options);
+std::unique_ptr<RowReader> jsonl_questions_reader(TextWindow window,
+                                                  const RowReaderOptions& options);
 
 }  // namespace snug

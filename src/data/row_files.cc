@@ -13,7 +13,8 @@ RowFiles::RowFiles(const Dataset& data, const RowReaderOptions& reading)
 
 void RowFiles::open(size_t file) {
   file_ = file;
-  rows_.emplace(open_rows(files_[file], settings_.reading), files_[file].string(), settings_.skip_bad_rows ? &skipped_ : nullptr);
+  rows_.emplace(open_rows(files_[file], settings_.reading), files_[file].string(),
+                settings_.skip_bad_rows ? &skipped_ : nullptr);
 }
 
 bool RowFiles::next(Row& row) { return data_ != nullptr ? next_of_data(row) : next_of_all(row); }
@@ -34,7 +35,9 @@ bool RowFiles::next_of_data(Row& row) {
   if (!rows_ || origin.source != file_) open(origin.source);
   do {
     if (!rows_->next(row)) {
-      fail(ErrorKind::kInput, "{}: has fewer rows than when it was first read; it must not change while it is used", file().string());
+      fail(ErrorKind::kInput,
+           "{}: has fewer rows than when it was first read; it must not change while it is used",
+           file().string());
     }
   } while (uint32_t(rows_->number()) != origin.number);
   while (next_row_ + 1 < data_->rows() && data_->origin(next_row_).continues) ++next_row_;

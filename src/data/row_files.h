@@ -20,7 +20,8 @@ class RowFiles {
     uint64_t most_rows = std::numeric_limits<uint64_t>::max();
   };
   RowFiles(std::vector<std::filesystem::path> files, const Settings& settings);
-  // The texts behind the rows of `data`, each once, however many windows it has. `data` must outlive it.
+  // The texts behind the rows of `data`, each once, however many windows it has. `data` must
+  // outlive it.
   RowFiles(const Dataset& data, const RowReaderOptions& reading);
 
   bool next(Row& row);

@@ -19,7 +19,8 @@ LabelCollector::Settings of_parts(LabelCollector::Settings settings) {
 
 std::string_view trimmed(std::string_view text) {
   const size_t begin = text.find_first_not_of(' ');
-  return begin == text.npos ? std::string_view() : text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
+  return begin == text.npos ? std::string_view()
+                            : text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
 }
 
 }  // namespace
@@ -29,15 +30,20 @@ RowKind row_kind(Labelling labelling) {
   return labelling == Labelling::kAnswer ? RowKind::kQuestions : RowKind::kTexts;
 }
 
-char label_list_separator(Labelling labelling, char separator) { return labelling == Labelling::kClasses ? separator : '\0'; }
+char label_list_separator(Labelling labelling, char separator) {
+  return labelling == Labelling::kClasses ? separator : '\0';
+}
 
 uint32_t fixed_labels(Labelling labelling) {
   switch (labelling) {
     case Labelling::kClass:
-    case Labelling::kNumber: return 1;
-    case Labelling::kAnswer: return 2;
+    case Labelling::kNumber:
+      return 1;
+    case Labelling::kAnswer:
+      return 2;
     case Labelling::kClasses:
-    case Labelling::kTags: return 0;
+    case Labelling::kTags:
+      return 0;
   }
   return 0;
 }
@@ -76,7 +82,9 @@ void RowLabeller::label(const Row& row, RowLabels& out) {
       out.labels.push_back(collector_.add(row.label, row.line));
       break;
     case Labelling::kClasses: {
-      if (needed && !row.label) fail(ErrorKind::kInput, "{}: line {}: the row has no labels", settings_.file, row.line);
+      if (needed && !row.label) {
+        fail(ErrorKind::kInput, "{}: line {}: the row has no labels", settings_.file, row.line);
+      }
       for (std::string_view rest = row.label.value_or(""); !rest.empty();) {
         const size_t end = std::min(rest.find(separator_), rest.size());
         const int32_t id = collector_.add(trimmed(rest.substr(0, end)), row.line);
@@ -88,15 +96,19 @@ void RowLabeller::label(const Row& row, RowLabels& out) {
       break;
     }
     case Labelling::kNumber:
-      if (settings_.need == LabelNeed::kIgnored || (!needed && trimmed(row.label.value_or("")).empty())) {
+      if (settings_.need == LabelNeed::kIgnored ||
+          (!needed && trimmed(row.label.value_or("")).empty())) {
         out.labels.push_back(-1);
       } else {
         out.labels.push_back(std::bit_cast<int32_t>(number(row)));
       }
       break;
     case Labelling::kTags:
-      // Where tags are needed, the reader has refused words without one, but for those that shall count for nothing.
-      for (const Word& word : row.words) out.words.push_back({word.begin, word.end, collector_.add(word.label, row.line)});
+      // Where tags are needed, the reader has refused words without one, but for those that shall
+      // count for nothing.
+      for (const Word& word : row.words) {
+        out.words.push_back({word.begin, word.end, collector_.add(word.label, row.line)});
+      }
       break;
     case Labelling::kAnswer:
       if (row.answers.empty()) break;
@@ -111,7 +123,8 @@ float RowLabeller::number(const Row& row) const {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(float(value))) {
-    fail(ErrorKind::kInput, "{}: line {}: the label is \"{}\", expected a number", settings_.file, row.line, text.substr(0, 60));
+    fail(ErrorKind::kInput, "{}: line {}: the label is \"{}\", expected a number", settings_.file,
+         row.line, text.substr(0, 60));
   }
   return float(value);
 }
@@ -124,8 +137,8 @@ LabelCollector::Result RowLabeller::finish() {
     fail(ErrorKind::kInput, "{}: no row has a label", settings_.file);
   }
   if (labelling_ == Labelling::kClasses && result.labels.names.size() > kMostClasses) {
-    fail(ErrorKind::kInput, "{}: {} different labels, expected at most {}", settings_.file, result.labels.names.size(),
-         kMostClasses);
+    fail(ErrorKind::kInput, "{}: {} different labels, expected at most {}", settings_.file,
+         result.labels.names.size(), kMostClasses);
   }
   return result;
 }

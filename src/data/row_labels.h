@@ -38,7 +38,8 @@ struct AnswerPlace {
 };
 
 struct RowLabels {
-  // The class, or -1; the classes; the bits of a number, or -1, which is none. Nothing where words or answers count.
+  // The class, or -1; the classes; the bits of a number, or -1, which is none. Nothing where words
+  // or answers count.
   std::vector<int32_t> labels{};
   std::vector<TaggedWord> words{};
   std::optional<AnswerPlace> answer{};  // the first of them
@@ -49,7 +50,9 @@ class RowLabeller {
   // Labels of kClasses are separated by `separator`.
   RowLabeller(Labelling labelling, LabelCollector::Settings settings, char separator);
 
-  void add(const Row& row, RowLabels& out);  // replaces the contents of `out`; errors are kInput, and nothing is counted
+  void add(
+      const Row& row,
+      RowLabels& out);  // replaces the contents of `out`; errors are kInput, and nothing is counted
   // Takes back what was counted for a row that is left out after all.
   void remove(std::span<const int32_t> labels, std::span<const TaggedWord> words);
   LabelCollector::Result finish();

@@ -23,7 +23,8 @@ bool strip(std::string& name, std::string_view suffix) {
   return true;
 }
 
-using OpenFormat = std::unique_ptr<RowReader> (*)(TextWindow window, const RowReaderOptions& options);
+using OpenFormat = std::unique_ptr<RowReader> (*)(TextWindow window,
+                                                  const RowReaderOptions& options);
 
 struct Format {
   std::string_view extension;
@@ -31,9 +32,11 @@ struct Format {
 };
 
 // Without answers: the columns of question and context.
-std::unique_ptr<RowReader> question_table(TextWindow window, const RowReaderOptions& options, OpenFormat open) {
+std::unique_ptr<RowReader> question_table(TextWindow window, const RowReaderOptions& options,
+                                          OpenFormat open) {
   if (options.labels == LabelNeed::kRequired) {
-    fail(ErrorKind::kInput, "{}: tables hold no answers; expected SQuAD's .json, or .jsonl", window.file());
+    fail(ErrorKind::kInput, "{}: tables hold no answers; expected SQuAD's .json, or .jsonl",
+         window.file());
   }
   RowReaderOptions unlabelled = options;
   unlabelled.labels = LabelNeed::kIgnored;
@@ -46,13 +49,19 @@ std::unique_ptr<RowReader> question_tsv(TextWindow window, const RowReaderOption
   return question_table(std::move(window), options, tsv_reader);
 }
 
-constexpr Format kTextFormats[] = {
-    {".csv", csv_reader}, {".tsv", tsv_reader}, {".jsonl", jsonl_reader}, {".json", jsonl_reader}, {".txt", text_reader}};
-constexpr Format kWordFormats[] = {
-    {".conll", conll_reader}, {".bio", conll_reader},         {".iob", conll_reader},       {".txt", conll_reader},
-    {".tsv", conll_reader},   {".jsonl", jsonl_words_reader}, {".json", jsonl_words_reader}};
-constexpr Format kQuestionFormats[] = {
-    {".json", squad_reader}, {".jsonl", jsonl_questions_reader}, {".csv", question_csv}, {".tsv", question_tsv}};
+constexpr Format kTextFormats[] = {{".csv", csv_reader},
+                                   {".tsv", tsv_reader},
+                                   {".jsonl", jsonl_reader},
+                                   {".json", jsonl_reader},
+                                   {".txt", text_reader}};
+constexpr Format kWordFormats[] = {{".conll", conll_reader},     {".bio", conll_reader},
+                                   {".iob", conll_reader},       {".txt", conll_reader},
+                                   {".tsv", conll_reader},       {".jsonl", jsonl_words_reader},
+                                   {".json", jsonl_words_reader}};
+constexpr Format kQuestionFormats[] = {{".json", squad_reader},
+                                       {".jsonl", jsonl_questions_reader},
+                                       {".csv", question_csv},
+                                       {".tsv", question_tsv}};
 
 std::span<const Format> formats_of(RowKind kind) {
   if (kind == RowKind::kWords) return kWordFormats;
@@ -62,8 +71,11 @@ std::span<const Format> formats_of(RowKind kind) {
 
 [[noreturn]] void refuse_format(RowKind kind, const std::string& name) {
   std::string accepted;
-  for (const Format& format : formats_of(kind)) accepted += fmt::format("{}{}", accepted.empty() ? "" : ", ", format.extension);
-  fail(ErrorKind::kInput, "{}: unknown format{}; expected a name in one of {}, optionally .gz or .zst", name,
+  for (const Format& format : formats_of(kind)) {
+    accepted += fmt::format("{}{}", accepted.empty() ? "" : ", ", format.extension);
+  }
+  fail(ErrorKind::kInput,
+       "{}: unknown format{}; expected a name in one of {}, optionally .gz or .zst", name,
        kind == RowKind::kWords       ? " for words with tags"
        : kind == RowKind::kQuestions ? " for questions"
                                      : "",
@@ -80,9 +92,11 @@ std::unique_ptr<RowReader> open_as(std::unique_ptr<ByteSource> bytes, std::strin
     bytes = zstd_source(std::move(bytes), name);
   }
   const auto formats = formats_of(options.kind);
-  const auto found = std::ranges::find_if(formats, [&](const Format& one) { return format.ends_with(one.extension); });
+  const auto found = std::ranges::find_if(
+      formats, [&](const Format& one) { return format.ends_with(one.extension); });
   if (found == formats.end()) refuse_format(options.kind, name);
-  return found->open(TextWindow(std::move(bytes), name, options.max_record_bytes, options.record_room), options);
+  return found->open(
+      TextWindow(std::move(bytes), name, options.max_record_bytes, options.record_room), options);
 }
 
 }  // namespace
@@ -92,8 +106,10 @@ uint64_t reading_bytes(const std::filesystem::path& path, uint64_t longest_recor
   constexpr uint64_t kReading = (256 + 64) << 10, kDecoder = 9 << 20, kParsing = 1 << 20;
   std::string format = lower(path.filename().string());
   strip(format, ".gz");
-  const bool zstd = strip(format, ".zst"), json = format.ends_with(".jsonl") || format.ends_with(".json");
-  const uint64_t record = longest_record_bytes > kUsualTextBytes ? longest_record_bytes * (json ? 20 : 5) : 0;
+  const bool zstd = strip(format, ".zst"),
+             json = format.ends_with(".jsonl") || format.ends_with(".json");
+  const uint64_t record =
+      longest_record_bytes > kUsualTextBytes ? longest_record_bytes * (json ? 20 : 5) : 0;
   return kReading + (zstd ? kDecoder : 0) + (json ? kParsing : 0) + record;
 }
 

@@ -58,15 +58,19 @@ TEST(Jsonl, TakesStringsIntegersAndBooleansAsLabels) {
 
 TEST(Jsonl, JoinsListsOfLabelsWhereARowMayHaveSeveral) {
   const RowReaderOptions several{.label_separator = '|'};
-  EXPECT_EQ(parse_rows("{\"text\": \"a\", \"labels\": [\"x\", \"y z\"]}\n{\"text\": \"b\", \"labels\": []}\n"
-                       "{\"text\": \"c\", \"labels\": [3]}\n{\"text\": \"d\", \"labels\": \"x|y\"}\n",
-                       "x.jsonl", several),
-            (Rows{{"a", {}, "x|y z", 1}, {"b", {}, "", 2}, {"c", {}, "3", 3}, {"d", {}, "x|y", 4}}));
+  EXPECT_EQ(
+      parse_rows(
+          "{\"text\": \"a\", \"labels\": [\"x\", \"y z\"]}\n{\"text\": \"b\", \"labels\": []}\n"
+          "{\"text\": \"c\", \"labels\": [3]}\n{\"text\": \"d\", \"labels\": \"x|y\"}\n",
+          "x.jsonl", several),
+      (Rows{{"a", {}, "x|y z", 1}, {"b", {}, "", 2}, {"c", {}, "3", 3}, {"d", {}, "x|y", 4}}));
   const auto error_with = [&](const std::string& labels) {
-    return error_of([&] { parse_rows("{\"text\": \"a\", \"labels\": " + labels + "}", "x.jsonl", several); });
+    return error_of(
+        [&] { parse_rows("{\"text\": \"a\", \"labels\": " + labels + "}", "x.jsonl", several); });
   };
   EXPECT_EQ(error_with("[1.5]"), "3: x.jsonl: line 1: \"labels\" holds a number, expected labels");
-  EXPECT_EQ(error_with("[[\"x\"]]"), "3: x.jsonl: line 1: \"labels\" holds a list, expected labels");
+  EXPECT_EQ(error_with("[[\"x\"]]"),
+            "3: x.jsonl: line 1: \"labels\" holds a list, expected labels");
   EXPECT_NE(error_with("[\"x|y\"]").find("holds the label \"x|y\""), std::string::npos);
   EXPECT_NE(error_with("[\"\"]").find("holds the label \"\""), std::string::npos);
   EXPECT_NE(error_with("{}").find("\"labels\" is an object, expected a label"), std::string::npos);
@@ -138,12 +142,16 @@ TEST(RowReader, RefusesBadInputWithTheLine) {
       {"x.jsonl", "{\"text\": \"a\", \"label\": 1}\n{\"text\": null, \"label\": 1}",
        "line 2: \"text\" is null, expected a string"},
       {"x.jsonl", "{\"text\": 5, \"label\": 1}", "line 1: \"text\" is a number, expected a string"},
-      {"x.jsonl", "{\"text\": true, \"label\": 1}", "line 1: \"text\" is a boolean, expected a string"},
-      {"x.jsonl", "{\"text\": {\"a\": 1}, \"label\": 1}", "line 1: \"text\" is an object, expected a string"},
-      {"x.jsonl", "{\"text\": \"a\", \"label\": {}}", "line 1: \"label\" is an object, expected a label"},
+      {"x.jsonl", "{\"text\": true, \"label\": 1}",
+       "line 1: \"text\" is a boolean, expected a string"},
+      {"x.jsonl", "{\"text\": {\"a\": 1}, \"label\": 1}",
+       "line 1: \"text\" is an object, expected a string"},
+      {"x.jsonl", "{\"text\": \"a\", \"label\": {}}",
+       "line 1: \"label\" is an object, expected a label"},
       {"x.jsonl", "{\"text\": \"a\", \"label\": 1}\n[]", "line 2: a JSON array"},
       {"x.jsonl", "{\"text\": \"a\", \"label\": 1}x", "line 1: more after the object, at byte 26"},
-      {"x.conll", "a O\n", "unknown format; expected a name in one of .csv, .tsv, .jsonl, .json, .txt"},
+      {"x.conll", "a O\n",
+       "unknown format; expected a name in one of .csv, .tsv, .jsonl, .json, .txt"},
       {"x.jsonl", "{\"text\": [\"a\"], \"label\": 1}",
        "line 1: \"text\" is a list, expected a string"},
       {"x.jsonl", "{\"text\": \"a\", \"label\": 1}\n{\"label\": 1}", "line 2: no \"text\""},
@@ -182,9 +190,13 @@ TEST(RowReader, RefusesOverlongRecordsAndTakesLongOnes) {
   EXPECT_EQ(error_of([&] { parse_rows("text\tlabel\n" + long_text, "x.tsv", small); }),
             "3: x.tsv: line 2: not finished after 1000 bytes, the most a line may have");
   const RowReaderOptions crowded{.record_room = 300'000};
-  for (const auto& [name, head] : {std::pair("x.csv", "text,label\n"), {"x.tsv", "text\tlabel\n"}, {"x.jsonl", "{\"text\": \"a\", \"label\": 1}\n{\"text\": \""}}) {
+  for (const auto& [name, head] : {std::pair("x.csv", "text,label\n"),
+                                   {"x.tsv", "text\tlabel\n"},
+                                   {"x.jsonl", "{\"text\": \"a\", \"label\": 1}\n{\"text\": \""}}) {
     EXPECT_EQ(error_of([&] { parse_rows(head + long_text, name, crowded); }),
-              fmt::format("4: {}: line 2: has more than 300000 bytes, for which there is no room in what is left of the memory", name));
+              fmt::format("4: {}: line 2: has more than 300000 bytes, for which there is no room "
+                          "in what is left of the memory",
+                          name));
   }
   const std::string ten_megabytes(10'000'000, 'b');
   EXPECT_EQ(parse_rows("text,label\n" + ten_megabytes + ",1\nc,2\n", "x.csv"),

@@ -3,8 +3,11 @@
 namespace snug {
 
 Error with_place(const Error& error, const std::string& file, const Row& row) {
-  const std::string question = row.id.empty() ? std::string() : fmt::format("question \"{}\": ", row.id);
-  return Error(error.kind(), fmt::format("{}: line {}: {}{}", file, row.line, question, error.what()), error.hint());
+  const std::string question =
+      row.id.empty() ? std::string() : fmt::format("question \"{}\": ", row.id);
+  return Error(error.kind(),
+               fmt::format("{}: line {}: {}{}", file, row.line, question, error.what()),
+               error.hint());
 }
 
 bool RowStream::next(Row& row) {

@@ -21,7 +21,8 @@ class RowStream {
   bool next(Row& row);
   // Of the row that next() gave last, from 0; wrong rows count.
   uint64_t number() const { return passed_ - 1; }
-  // That row has turned out to be wrong after all. Throws where wrong rows are errors, and what is not the row's fault.
+  // That row has turned out to be wrong after all. Throws where wrong rows are errors, and what is
+  // not the row's fault.
   void leave_out(const Error& error);
 
   const RowReader& reader() const { return *reader_; }

@@ -21,14 +21,20 @@ constexpr size_t kBytesPerRow = 4 * sizeof(uint64_t);  // besides its record
 RowWindow::Limits RowWindow::limits(const Dataset& data, size_t rows_per_step) {
   const Dataset::Files& files = *data.files_;
   const uint64_t mean = (files.records_bytes + files.rows - 1) / files.rows;
-  const uint64_t steps = std::max<uint64_t>(1, kWindowBytes / (kBytesPerRow + mean) / rows_per_step);
+  const uint64_t steps =
+      std::max<uint64_t>(1, kWindowBytes / (kBytesPerRow + mean) / rows_per_step);
   const uint64_t rows = std::min(steps * rows_per_step, data.epoch_examples());
-  uint64_t record_bytes = std::max(rows * mean, std::min<uint64_t>(rows, rows_per_step) * files.most_record_bytes());
-  if (data.shares().empty()) record_bytes = std::min(record_bytes, files.records_bytes);  // no row comes twice
+  uint64_t record_bytes =
+      std::max(rows * mean, std::min<uint64_t>(rows, rows_per_step) * files.most_record_bytes());
+  if (data.shares().empty()) {
+    record_bytes = std::min(record_bytes, files.records_bytes);  // no row comes twice
+  }
   return {rows, record_bytes};
 }
 
-size_t RowWindow::bytes(const Limits& limits) { return limits.rows * kBytesPerRow + limits.record_bytes + kChunkBytes; }
+size_t RowWindow::bytes(const Limits& limits) {
+  return limits.rows * kBytesPerRow + limits.record_bytes + kChunkBytes;
+}
 
 RowWindow::RowWindow(const Dataset& data, const Limits& limits)
     : data_(&data),
@@ -55,10 +61,14 @@ void RowWindow::start(const EpochOrder& order, const Stretch& stretch) {
 // Measured in about 30 ns, from the cache of the system.
 uint64_t RowWindow::effort_per_row(Phase phase) {
   switch (phase) {
-    case Phase::kRows: return 6;
-    case Phase::kPlaces: return 16;
-    case Phase::kRecords: return 50;
-    case Phase::kDone: return 0;
+    case Phase::kRows:
+      return 6;
+    case Phase::kPlaces:
+      return 16;
+    case Phase::kRecords:
+      return 50;
+    case Phase::kDone:
+      return 0;
   }
   return 0;
 }
@@ -66,7 +76,9 @@ uint64_t RowWindow::effort_per_row(Phase phase) {
 uint64_t RowWindow::effort_left() const {
   if (phase_ == Phase::kDone) return 0;
   uint64_t left = (count_ - done_) * effort_per_row(phase_);
-  for (auto later = uint8_t(phase_) + 1; later < uint8_t(Phase::kDone); ++later) left += count_ * effort_per_row(Phase(later));
+  for (auto later = uint8_t(phase_) + 1; later < uint8_t(Phase::kDone); ++later) {
+    left += count_ * effort_per_row(Phase(later));
+  }
   return left;
 }
 
@@ -83,10 +95,14 @@ void RowWindow::work(uint64_t effort) {
 // Returns how many rows are done then.
 size_t RowWindow::advance() {
   switch (phase_) {
-    case Phase::kRows: return find_rows();
-    case Phase::kPlaces: return read_places();
-    case Phase::kRecords: return read_records();
-    case Phase::kDone: break;
+    case Phase::kRows:
+      return find_rows();
+    case Phase::kPlaces:
+      return read_places();
+    case Phase::kRecords:
+      return read_records();
+    case Phase::kDone:
+      break;
   }
   return done_;
 }
@@ -120,10 +136,12 @@ size_t RowWindow::read_places() {
     if ((row + 2 - first) * sizeof(uint64_t) > kChunkBytes) break;
   }
   const size_t bytes = (row_of(end - 1) + 2 - first) * sizeof(uint64_t);
-  source.cache.file.read_exactly(source.header().index_begin + first * sizeof(uint64_t), chunk_.data(), bytes);
+  source.cache.file.read_exactly(source.header().index_begin + first * sizeof(uint64_t),
+                                 chunk_.data(), bytes);
   for (size_t in_files = done_; in_files < end; ++in_files) {
     uint64_t bounds[2];
-    std::memcpy(bounds, chunk_.data() + (row_of(in_files) - first) * sizeof(uint64_t), sizeof bounds);
+    std::memcpy(bounds, chunk_.data() + (row_of(in_files) - first) * sizeof(uint64_t),
+                sizeof bounds);
     source.check_bounds(row_of(in_files), bounds[0], bounds[1]);
     begins_[index(in_files)] = bounds[0];
     ends_[index(in_files)] = bounds[1] - bounds[0];
@@ -146,7 +164,8 @@ void RowWindow::keep_whole_steps() {
     source.refuse(place(0) - source.first_row);
   }
   count_ = kept;
-  std::erase_if(keys_, [&](uint64_t key) { return (key & ((uint64_t{1} << index_bits_) - 1)) >= kept; });
+  std::erase_if(keys_,
+                [&](uint64_t key) { return (key & ((uint64_t{1} << index_bits_) - 1)) >= kept; });
 }
 
 // Records that lie near each other, with one read.

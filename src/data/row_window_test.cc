@@ -50,19 +50,26 @@ void expect_rows(const Dataset& data, RowWindow& window, const EpochOrder& order
   }
 }
 
-// Neighbours that are read together, rows far from each other, rows longer than a chunk, several files.
+// Neighbours that are read together, rows far from each other, rows longer than a chunk, several
+// files.
 TEST_F(RowWindowTest, HoldsTheRowsOfAStretchInItsOrder) {
-  const Dataset whole = open({write("short.csv", 30'000, 3), write("medium.csv", 300, 200), write("long.csv", 5, 50'000)});
+  const Dataset whole = open(
+      {write("short.csv", 30'000, 3), write("medium.csv", 300, 200), write("long.csv", 5, 50'000)});
   const MixturePart shares[] = {{1, 1}, {1, 1}, {1, 1}};
-  const Dataset parts[] = {whole.part(0, whole.rows()), whole.part(20'000, 10'303), whole.split(10, 3).held_out, whole.mixed(shares, 1000)};
+  const Dataset parts[] = {whole.part(0, whole.rows()), whole.part(20'000, 10'303),
+                           whole.split(10, 3).held_out, whole.mixed(shares, 1000)};
   for (const Dataset& data : parts) {
     for (const size_t rows_per_step : {1, 7, 500}) {
       const EpochOrder order(data, 42, 1);
       RowWindow window(data, RowWindow::limits(data, rows_per_step));
       for (const uint64_t first : {0, 5, 400}) {
         window.start(order, {.first = first, .count = 500, .rows_per_step = rows_per_step});
-        for (const uint64_t before = window.effort_left(); window.effort_left() > 0;) window.work(before / 10);
-        EXPECT_TRUE(window.size() == 500 || (window.size() > 0 && window.size() % rows_per_step == 0)) << window.size();
+        for (const uint64_t before = window.effort_left(); window.effort_left() > 0;) {
+          window.work(before / 10);
+        }
+        EXPECT_TRUE(window.size() == 500 ||
+                    (window.size() > 0 && window.size() % rows_per_step == 0))
+            << window.size();
         expect_rows(data, window, order, first);
       }
     }
@@ -74,10 +81,13 @@ TEST_F(RowWindowTest, LeavesOutStepsThatHaveNoRoom) {
   const EpochOrder order(data, 1, 0);
   const RowWindow::Limits one = RowWindow::limits(data, 10);
   EXPECT_EQ(one.rows, 1000u);
-  RowWindow window(data, {.rows = 100, .record_bytes = 10 * 80});  // a record has 16 + 4 + 2 * 32 bytes at most
+  RowWindow window(
+      data, {.rows = 100, .record_bytes = 10 * 80});  // a record has 16 + 4 + 2 * 32 bytes at most
   uint64_t first = 0;
   for (size_t windows = 0; first < 1000; ++windows, first += window.size()) {
-    window.start(order, {.first = first, .count = std::min<uint64_t>(100, 1000 - first), .rows_per_step = 10});
+    window.start(
+        order,
+        {.first = first, .count = std::min<uint64_t>(100, 1000 - first), .rows_per_step = 10});
     window.work(window.effort_left());
     ASSERT_GT(window.size(), 0u);
     ASSERT_LT(window.size(), 100u);
@@ -90,10 +100,16 @@ TEST_F(RowWindowTest, LeavesOutStepsThatHaveNoRoom) {
 // Offsets are sound when a cache is opened; what happens to them later must not lead anywhere else.
 TEST_F(RowWindowTest, RefusesOffsetsThatChangedUnderIt) {
   const Dataset data = open({write("x.csv", 1000, 30)});
-  const std::filesystem::path cache = *std::filesystem::directory_iterator(folder_.path() / "cache");
+  const std::filesystem::path cache =
+      *std::filesystem::directory_iterator(folder_.path() / "cache");
   CacheHeader header;
   std::memcpy(&header, read_small_file(cache).data(), sizeof header);
-  const uint64_t wrong[] = {0, sizeof(CacheHeader), header.index_begin - 1, header.index_begin, ~uint64_t{0}, uint64_t{1} << 63};
+  const uint64_t wrong[] = {0,
+                            sizeof(CacheHeader),
+                            header.index_begin - 1,
+                            header.index_begin,
+                            ~uint64_t{0},
+                            uint64_t{1} << 63};
   for (const uint64_t offset : wrong) {
     for (const uint64_t row : {1, 500, 999}) {
       const int file = ::open(cache.c_str(), O_RDWR);

@@ -1,4 +1,5 @@
-// The public data sets beside the checkout, every row of each, with their traps: byte order marks, no header, stray quotes.
+// The public data sets beside the checkout, every row of each, with their traps: byte order marks,
+// no header, stray quotes.
 #include "data/test_support.h"
 
 namespace snug {
@@ -45,7 +46,8 @@ TEST_F(SharedFiles, TablesAreReadAsTheyCome) {
   };
   for (const Count& count : counts) {
     const std::filesystem::path path = data_ / count.file;
-    const auto reader = open_rows(file_source(path), count.read_as ? count.read_as : path.string(), count.options);
+    const auto reader =
+        open_rows(file_source(path), count.read_as ? count.read_as : path.string(), count.options);
     size_t rows = 0, ones = 0;
     const bool pairs = !reader->columns().text_pair.empty();
     for (Row row; reader->next(row); ++rows) {
@@ -55,7 +57,8 @@ TEST_F(SharedFiles, TablesAreReadAsTheyCome) {
     }
     EXPECT_EQ(rows, count.rows) << count.file;
     EXPECT_EQ(ones, count.ones) << count.file;
-    EXPECT_EQ(pairs, path.string().find("mrpc") != std::string::npos || path.string().find("stsb") != std::string::npos);
+    EXPECT_EQ(pairs, path.string().find("mrpc") != std::string::npos ||
+                         path.string().find("stsb") != std::string::npos);
   }
 }
 
@@ -75,14 +78,17 @@ TEST_F(SharedFiles, WordsOfWikiGold) {
   size_t sentences = 0, words = 0;
   for (Row row; reader->next(row); ++sentences) {
     words += row.words.size();
-    for (const Word& word : row.words) ASSERT_TRUE(word.label == "O" || word.label.starts_with("I-")) << row.line;
+    for (const Word& word : row.words) {
+      ASSERT_TRUE(word.label == "O" || word.label.starts_with("I-")) << row.line;
+    }
   }
   EXPECT_EQ(sentences, 1696u);
   EXPECT_EQ(words, 39007u);
 }
 
 TEST_F(SharedFiles, AnswersOfSquadAreWhereTheyAreSaidToBe) {
-  for (const auto& [file, questions] : {std::pair{"squad-v1.1/train.json", 7825u}, {"squad-v1.1/dev.json", 1341u}}) {
+  for (const auto& [file, questions] :
+       {std::pair{"squad-v1.1/train.json", 7825u}, {"squad-v1.1/dev.json", 1341u}}) {
     const auto reader = open_rows(data_ / file, {.kind = RowKind::kQuestions});
     size_t rows = 0, answers = 0;
     for (Row row; reader->next(row); ++rows) {

@@ -30,7 +30,8 @@ std::string json_line(const std::string& file, std::string_view message) {
 }  // namespace
 
 std::string skipped_rows_text(const std::string& name, uint64_t count) {
-  return fmt::format("{}: {} wrong and left out", name, count == 1 ? "1 row is" : fmt::format("{} rows are", count));
+  return fmt::format("{}: {} wrong and left out", name,
+                     count == 1 ? "1 row is" : fmt::format("{} rows are", count));
 }
 
 void SkippedRows::add(const std::string& file, const Error& error) {

@@ -1,4 +1,5 @@
-// Rows that are wrong and left out (--skip-bad-rows): their number, and a list with the file, the line and the reason of each.
+// Rows that are wrong and left out (--skip-bad-rows): their number, and a list with the file, the
+// line and the reason of each.
 #pragma once
 
 #include <cstdint>

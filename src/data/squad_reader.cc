@@ -1,6 +1,7 @@
-// Questions from SQuAD's JSON, 1.1 and 2.0: {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [{"id": ...,
-// "question": ..., "answers": [{"text": ..., "answer_start": ...}], "is_impossible": ...}]}]}]}. The file is one value, so
-// it is walked through, and only a paragraph at a time is in memory; the order of keys does not matter.
+// Questions from SQuAD's JSON, 1.1 and 2.0: {"data": [{"title": ..., "paragraphs": [{"context":
+// ..., "qas": [{"id": ..., "question": ..., "answers": [{"text": ..., "answer_start": ...}],
+// "is_impossible": ...}]}]}]}. The file is one value, so it is walked through, and only a paragraph
+// at a time is in memory; the order of keys does not matter.
 #include "data/json_scanner.h"
 #include "data/question_parser.h"
 #include "data/readers.h"
@@ -12,18 +13,25 @@ namespace dom = simdjson::dom;
 
 // The keys, which may be named otherwise.
 Columns keys_of(const RowReaderOptions& options) {
-  const auto or_usual = [](const std::string& name, const char* usual) { return name.empty() ? usual : name; };
+  const auto or_usual = [](const std::string& name, const char* usual) {
+    return name.empty() ? usual : name;
+  };
   return {.text = or_usual(options.columns.text, "question"),
           .text_pair = or_usual(options.columns.text_pair, "context"),
-          .label = options.labels == LabelNeed::kIgnored ? "" : or_usual(options.columns.label, "answers")};
+          .label = options.labels == LabelNeed::kIgnored
+                       ? ""
+                       : or_usual(options.columns.label, "answers")};
 }
 
 class SquadReader final : public RowReader {
  public:
   SquadReader(TextWindow window, const RowReaderOptions& options)
       : scanner_(std::move(window)), keys_(keys_of(options)), parser_(keys_, options.labels) {
-    if (keys_.text_pair == "-") fail(ErrorKind::kInput, "{}: a question needs a context", scanner_.file());
-    scanner_.enter('{', "SQuAD's object with \"data\" (rows, one object a line, are read from .jsonl)");
+    if (keys_.text_pair == "-") {
+      fail(ErrorKind::kInput, "{}: a question needs a context", scanner_.file());
+    }
+    scanner_.enter('{',
+                   "SQuAD's object with \"data\" (rows, one object a line, are read from .jsonl)");
   }
 
   bool next(Row& row) override {
@@ -32,7 +40,9 @@ class SquadReader final : public RowReader {
     }
     const dom::element question = questions_[question_++];
     ++passed_;
-    if (!question.is_object()) refuse("item {} of \"qas\" is {}, expected an object", question_, type_name(question));
+    if (!question.is_object()) {
+      refuse("item {} of \"qas\" is {}, expected an object", question_, type_name(question));
+    }
     if (const auto twice = fields_.read(dom::object(question))) {
       refuse("item {} of \"qas\": key \"{}\" appears twice", question_, *twice);
     }
@@ -55,7 +65,8 @@ class SquadReader final : public RowReader {
 
   template <class... Args>
   [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
-    fail(ErrorKind::kInput, "{}: {}", scanner_.place(), fmt::format(format, std::forward<Args>(args)...));
+    fail(ErrorKind::kInput, "{}: {}", scanner_.place(),
+         fmt::format(format, std::forward<Args>(args)...));
   }
 
   JsonScanner scanner_;
@@ -104,7 +115,8 @@ void SquadReader::step_top() {
     scanner_.finish();
     if (!has_data_) {
       fail(ErrorKind::kInput,
-           "{}: no \"data\" in the object; expected SQuAD's (rows, one object a line, are read from .jsonl)",
+           "{}: no \"data\" in the object; expected SQuAD's (rows, one object a line, are read "
+           "from .jsonl)",
            scanner_.file());
     }
     if (!any_) fail(ErrorKind::kInput, "{}: no questions", scanner_.file());

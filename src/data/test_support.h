@@ -21,8 +21,8 @@
 
 namespace snug {
 
-// Words by white space, hashed into [3, vocab), with offsets that count bytes; 1 opens a text, 2 closes each. Without specials an
-// empty text has no tokens.
+// Words by white space, hashed into [3, vocab), with offsets that count bytes; 1 opens a text, 2
+// closes each. Without specials an empty text has no tokens.
 class FakeTokenizer final : public Tokenizer {
  public:
   explicit FakeTokenizer(int32_t vocab = 1000, bool specials = true)
@@ -45,14 +45,16 @@ class FakeTokenizer final : public Tokenizer {
     out.offsets.resize(options.max_length);
   }
   // Cut anywhere, without specials of their own.
-  std::vector<Encoding> encode_windows(std::string_view text, std::optional<std::string_view> pair, size_t,
-                                       const EncodeOptions& options) const override {
+  std::vector<Encoding> encode_windows(std::string_view text, std::optional<std::string_view> pair,
+                                       size_t, const EncodeOptions& options) const override {
     Encoding whole;
     encode(text, pair, {}, whole);
     std::vector<Encoding> windows;
     for (size_t at = 0; at < whole.ids.size(); at += options.max_length) {
       Encoding& window = windows.emplace_back();
-      for (size_t i = at; i < std::min(at + options.max_length, whole.ids.size()); ++i) add(whole.ids[i], whole.type_ids[i], window, whole.offsets[i]);
+      for (size_t i = at; i < std::min(at + options.max_length, whole.ids.size()); ++i) {
+        add(whole.ids[i], whole.type_ids[i], window, whole.offsets[i]);
+      }
     }
     return windows;
   }

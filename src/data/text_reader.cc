@@ -1,6 +1,6 @@
-// Plain text. Every line is a row, blank ones too, so that row numbers are line numbers; or the whole
-// file is one document, in pieces that begin with white space: no tokenizer joins what stands before
-// white space with what follows, so the pieces' tokens are the document's.
+// Plain text. Every line is a row, blank ones too, so that row numbers are line numbers; or the
+// whole file is one document, in pieces that begin with white space: no tokenizer joins what stands
+// before white space with what follows, so the pieces' tokens are the document's.
 #include <algorithm>
 
 #include "core/error.h"

@@ -53,7 +53,8 @@ bool every_other_byte_is_zero(std::string_view text) {
 
 }  // namespace
 
-void check_utf8(std::string_view record, char line_break, uint64_t line, const std::string& file, uint64_t before) {
+void check_utf8(std::string_view record, char line_break, uint64_t line, const std::string& file,
+                uint64_t before) {
   if (simdjson::validate_utf8(record.data(), record.size())) return;
   const size_t bad = first_invalid(record);
   const std::string_view good = record.substr(0, bad);
@@ -67,7 +68,10 @@ void check_utf8(std::string_view record, char line_break, uint64_t line, const s
 
 TextWindow::TextWindow(std::unique_ptr<ByteSource> source, std::string file,
                        size_t max_record_bytes, uint64_t record_room)
-    : source_(std::move(source)), file_(std::move(file)), max_record_bytes_(max_record_bytes), record_room_(record_room) {
+    : source_(std::move(source)),
+      file_(std::move(file)),
+      max_record_bytes_(max_record_bytes),
+      record_room_(record_room) {
   make_room();
   while (size() < 64 && fill() == Fill::kMore) {
   }
@@ -113,9 +117,11 @@ TextWindow::Fill TextWindow::fill() {
   if (size() >= max_record_bytes_) return Fill::kTooLong;
   if (size() >= record_room_) {
     throw Error(ErrorKind::kBudget,
-                fmt::format("{}: line {}: has more than {} bytes, for which there is no room in what is left of the memory", file_, line_,
-                            record_room_),
-                "a long text takes several times its size while it passes: give more with --memory, or leave it out");
+                fmt::format("{}: line {}: has more than {} bytes, for which there is no room in "
+                            "what is left of the memory",
+                            file_, line_, record_room_),
+                "a long text takes several times its size while it passes: give more with "
+                "--memory, or leave it out");
   }
   if (end_ == capacity_) make_room();
   const size_t count = source_->read(buffer_.get() + end_, capacity_ - end_);

@@ -58,8 +58,10 @@ class TextWindow {
   char line_break_ = 0;  // 0: not known yet
 };
 
-// Fails (kInput) with line and byte in the line where `record`, which begins at line `line` behind `before` bytes of it, is
-// not UTF-8. Overlong forms, surrogates and code points over U+10FFFF are not UTF-8.
-void check_utf8(std::string_view record, char line_break, uint64_t line, const std::string& file, uint64_t before = 0);
+// Fails (kInput) with line and byte in the line where `record`, which begins at line `line` behind
+// `before` bytes of it, is not UTF-8. Overlong forms, surrogates and code points over U+10FFFF are
+// not UTF-8.
+void check_utf8(std::string_view record, char line_break, uint64_t line, const std::string& file,
+                uint64_t before = 0);
 
 }  // namespace snug

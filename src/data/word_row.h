@@ -1,5 +1,6 @@
-// A sentence being put together from its words: the text that joins them with one space between each two, and the labels,
-// in memory of its own, because the lines they came from are gone by then.
+// A sentence being put together from its words: the text that joins them with one space between
+// each two, and the labels, in memory of its own, because the lines they came from are gone by
+// then.
 #pragma once
 
 #include <span>

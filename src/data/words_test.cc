@@ -29,35 +29,50 @@ Sentences sentences_of(RowReader& reader) {
   return out;
 }
 
-Sentences parse(std::string_view bytes, const std::string& name, const RowReaderOptions& options = words()) {
+Sentences parse(std::string_view bytes, const std::string& name,
+                const RowReaderOptions& options = words()) {
   return sentences_of(*open_rows(memory_source(bytes), name, options));
 }
 
 TEST(Conll, TakesTheFirstColumnAsWordAndTheLastAsTag) {
   const Sentences expected{"1: EU/B-ORG rejects/O", "4: Peter/B-PER Blackburn/I-PER"};
   EXPECT_EQ(parse("EU B-ORG\nrejects O\n\nPeter B-PER\nBlackburn I-PER\n", "x.conll"), expected);
-  EXPECT_EQ(parse("EU\tNNP\tB-ORG\nrejects\tVBZ\tO\n\nPeter\tNNP\tB-PER\nBlackburn\tNNP\tI-PER", "x.tsv"), expected);
-  EXPECT_EQ(parse("EU NNP B-ORG \n rejects   VBZ\t O\n \t\nPeter NNP B-PER\nBlackburn NNP I-PER\n\n\n", "x.txt"), expected);
-  EXPECT_EQ(parse("\xEF\xBB\xBF" "EU B-ORG\r\nrejects O\r\n\r\nPeter B-PER\r\nBlackburn I-PER\r\n", "X.BIO"), expected);
+  EXPECT_EQ(
+      parse("EU\tNNP\tB-ORG\nrejects\tVBZ\tO\n\nPeter\tNNP\tB-PER\nBlackburn\tNNP\tI-PER", "x.tsv"),
+      expected);
+  EXPECT_EQ(
+      parse("EU NNP B-ORG \n rejects   VBZ\t O\n \t\nPeter NNP B-PER\nBlackburn NNP I-PER\n\n\n",
+            "x.txt"),
+      expected);
+  EXPECT_EQ(parse("\xEF\xBB\xBF"
+                  "EU B-ORG\r\nrejects O\r\n\r\nPeter B-PER\r\nBlackburn I-PER\r\n",
+                  "X.BIO"),
+            expected);
   EXPECT_EQ(parse("EU B-ORG\rrejects O\r\rPeter B-PER\rBlackburn I-PER", "x.iob"), expected);
 }
 
 TEST(Conll, SkipsMarksOfDocumentsAndCommentsOfCoNllU) {
-  EXPECT_EQ(parse("-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\n-DOCSTART- -X- O O\nrejects VBZ I-VP O\n\n-DOCSTART-\n", "x.txt"),
+  EXPECT_EQ(parse("-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\n-DOCSTART- -X- O O\nrejects VBZ I-VP "
+                  "O\n\n-DOCSTART-\n",
+                  "x.txt"),
             (Sentences{"3: EU/I-ORG", "5: rejects/O"}));
-  EXPECT_EQ(parse("# sent_id = 1\n# text = EU #\nEU\tB-ORG\n# more\n#\tO\n\n# x\n\nrejects\tO\n", "x.conll"),
+  EXPECT_EQ(parse("# sent_id = 1\n# text = EU #\nEU\tB-ORG\n# more\n#\tO\n\n# x\n\nrejects\tO\n",
+                  "x.conll"),
             (Sentences{"3: EU/B-ORG #/O", "9: rejects/O"}));
   // Where spaces separate columns, what begins with # is a word: comments cannot be told from it.
   EXPECT_EQ(parse("# O\n1 O\n-DOCSTART O\n", "x.conll"), (Sentences{"1: #/O 1/O -DOCSTART/O"}));
   // Tabs separate columns, so words may hold spaces.
-  EXPECT_EQ(parse("New York \tB-LOC\n\xC2\xA0\tO\n", "x.tsv"), (Sentences{"1: New York/B-LOC \xC2\xA0/O"}));
+  EXPECT_EQ(parse("New York \tB-LOC\n\xC2\xA0\tO\n", "x.tsv"),
+            (Sentences{"1: New York/B-LOC \xC2\xA0/O"}));
 }
 
 TEST(Conll, ReadsOtherColumnsByNumber) {
-  const std::string germeval = "# http://de.wikipedia.org\n1\tAufgrund\tO\tO\n2\tBerlin\tB-LOC\tB-X\n";
+  const std::string germeval =
+      "# http://de.wikipedia.org\n1\tAufgrund\tO\tO\n2\tBerlin\tB-LOC\tB-X\n";
   EXPECT_EQ(parse(germeval, "x.tsv", words(LabelNeed::kRequired, {.text = "#2", .label = "3"})),
             (Sentences{"2: Aufgrund/O Berlin/B-LOC"}));
-  const auto reader = open_rows(memory_source(germeval), "x.tsv", words(LabelNeed::kRequired, {.text = "#2", .text_pair = "-"}));
+  const auto reader = open_rows(memory_source(germeval), "x.tsv",
+                                words(LabelNeed::kRequired, {.text = "#2", .text_pair = "-"}));
   EXPECT_EQ(reader->columns().text, "#2");
   EXPECT_EQ(reader->columns().label, "#4");
   EXPECT_EQ(reader->columns().text_pair, "");
@@ -65,11 +80,15 @@ TEST(Conll, ReadsOtherColumnsByNumber) {
 
 TEST(Conll, NeedsNoTagsWhereLabelsAreNotRequired) {
   for (const LabelNeed need : {LabelNeed::kOptional, LabelNeed::kIgnored}) {
-    EXPECT_EQ(parse("EU\nrejects\n\nGerman\n", "x.txt", words(need)), (Sentences{"1: EU rejects", "4: German"}));
+    EXPECT_EQ(parse("EU\nrejects\n\nGerman\n", "x.txt", words(need)),
+              (Sentences{"1: EU rejects", "4: German"}));
   }
-  EXPECT_EQ(parse("EU B-ORG\nrejects\n", "x.txt", words(LabelNeed::kOptional)), (Sentences{"1: EU/B-ORG rejects"}));
-  EXPECT_EQ(parse("EU\tB-ORG\nrejects\t\n", "x.txt", words(LabelNeed::kOptional)), (Sentences{"1: EU/B-ORG rejects"}));
-  EXPECT_EQ(parse("EU B-ORG\nrejects\n", "x.txt", words(LabelNeed::kIgnored)), (Sentences{"1: EU rejects"}));
+  EXPECT_EQ(parse("EU B-ORG\nrejects\n", "x.txt", words(LabelNeed::kOptional)),
+            (Sentences{"1: EU/B-ORG rejects"}));
+  EXPECT_EQ(parse("EU\tB-ORG\nrejects\t\n", "x.txt", words(LabelNeed::kOptional)),
+            (Sentences{"1: EU/B-ORG rejects"}));
+  EXPECT_EQ(parse("EU B-ORG\nrejects\n", "x.txt", words(LabelNeed::kIgnored)),
+            (Sentences{"1: EU rejects"}));
 }
 
 TEST(JsonWords, ReadsListsOfWordsAndTags) {
@@ -81,15 +100,18 @@ TEST(JsonWords, ReadsListsOfWordsAndTags) {
                   "x.jsonl"),
             (Sentences{"1: EU/B-ORG rejects/O", "3: a/3  New York/0", "4:"}));
   EXPECT_EQ(parse(R"({"words": ["a"], "labels": ["X"]})", "x.json"), (Sentences{"1: a/X"}));
-  EXPECT_EQ(parse(R"({"w": ["a"], "pos": ["DT"]})", "x.json", words(LabelNeed::kRequired, {.text = "w", .label = "pos"})),
+  EXPECT_EQ(parse(R"({"w": ["a"], "pos": ["DT"]})", "x.json",
+                  words(LabelNeed::kRequired, {.text = "w", .label = "pos"})),
             (Sentences{"1: a/DT"}));
   const std::string some = R"({"tokens": ["a"], "tags": null})"
                            "\n"
                            R"({"tokens": ["a", "b"]})"
                            "\n"
                            R"({"tokens": ["a", "b"], "tags": [null, "O"]})";
-  EXPECT_EQ(parse(some, "x.jsonl", words(LabelNeed::kOptional)), (Sentences{"1: a", "2: a b", "3: a b/O"}));
-  EXPECT_EQ(parse(some, "x.jsonl", words(LabelNeed::kIgnored)), (Sentences{"1: a", "2: a b", "3: a b"}));
+  EXPECT_EQ(parse(some, "x.jsonl", words(LabelNeed::kOptional)),
+            (Sentences{"1: a", "2: a b", "3: a b/O"}));
+  EXPECT_EQ(parse(some, "x.jsonl", words(LabelNeed::kIgnored)),
+            (Sentences{"1: a", "2: a b", "3: a b"}));
 }
 
 struct BadInput {
@@ -103,29 +125,42 @@ TEST(Words, RefusesBadInputWithTheLine) {
       {"x.conll", "", "no words"},
       {"x.conll", "\n \n-DOCSTART- O\n\n", "no words"},
       {"x.conll", "\nEU\nrejects\n", "line 2: one column, \"EU\"; expected a word and its tag"},
-      {"x.conll", "EU B-ORG\n\nGerman NNP O\n", "line 3: 3 columns, expected 2 as in line 1, separated by spaces"},
+      {"x.conll", "EU B-ORG\n\nGerman NNP O\n",
+       "line 3: 3 columns, expected 2 as in line 1, separated by spaces"},
       {"x.conll", "EU NNP B-ORG\nrejects O\n", "line 2: 2 columns, expected 3 as in line 1"},
-      {"x.conll", "EU\tB-ORG\nrejects O\n", "line 2: 1 column, expected 2 as in line 1, separated by tabs"},
+      {"x.conll", "EU\tB-ORG\nrejects O\n",
+       "line 2: 1 column, expected 2 as in line 1, separated by tabs"},
       {"x.conll", "EU\tB-ORG\n\tO\n", "line 2: the word is empty"},
       {"x.conll", "EU\tNNP\tB-ORG\na\t\tO\n\nb\t\n", "line 4: 1 column, expected 3"},
       {"x.conll", "EU B-ORG\nab\xFF O\n", "line 2, byte 3: not UTF-8 (0xff)"},
       {"x.conll", "a" + std::string(20'000, '\t') + "O\n", "line 1: more than 10000 columns"},
       {"x.conll.gz", "EU B-ORG\n", "damaged gzip data"},
-      {"x.csv", "tokens,tags\na,O\n", "unknown format for words with tags; expected a name in one of .conll, .bio, .iob, .txt, .tsv, .jsonl, .json"},
+      {"x.csv", "tokens,tags\na,O\n",
+       "unknown format for words with tags; expected a name in one of .conll, .bio, .iob, .txt, "
+       ".tsv, .jsonl, .json"},
       {"x.jsonl", "\n", "no rows"},
       {"x.jsonl", R"({"text": "a"})", "no words column by a usual name (tokens, words)"},
-      {"x.jsonl", R"({"tokens": ["a"]})", "no tags column by a usual name (ner_tags, tags, ...); the columns are \"tokens\""},
-      {"x.jsonl", R"({"tokens": "a b", "tags": ["O"]})", "line 1: \"tokens\" is a string, expected a list"},
-      {"x.jsonl", R"({"tokens": ["a"], "tags": "O"})", "line 1: \"tags\" is a string, expected a list"},
-      {"x.jsonl", R"({"tokens": ["a", "b"], "tags": ["O"]})", "line 1: 2 words in \"tokens\", but 1 tags in \"tags\""},
-      {"x.jsonl", R"({"tokens": ["a", 5], "tags": ["O", "O"]})", "line 1: word 2 of \"tokens\" is a number, expected a string"},
-      {"x.jsonl", R"({"tokens": ["a"], "tags": [1.5]})", "line 1: tag 1 of \"tags\" is a number, expected a string or an integer"},
+      {"x.jsonl", R"({"tokens": ["a"]})",
+       "no tags column by a usual name (ner_tags, tags, ...); the columns are \"tokens\""},
+      {"x.jsonl", R"({"tokens": "a b", "tags": ["O"]})",
+       "line 1: \"tokens\" is a string, expected a list"},
+      {"x.jsonl", R"({"tokens": ["a"], "tags": "O"})",
+       "line 1: \"tags\" is a string, expected a list"},
+      {"x.jsonl", R"({"tokens": ["a", "b"], "tags": ["O"]})",
+       "line 1: 2 words in \"tokens\", but 1 tags in \"tags\""},
+      {"x.jsonl", R"({"tokens": ["a", 5], "tags": ["O", "O"]})",
+       "line 1: word 2 of \"tokens\" is a number, expected a string"},
+      {"x.jsonl", R"({"tokens": ["a"], "tags": [1.5]})",
+       "line 1: tag 1 of \"tags\" is a number, expected a string or an integer"},
       {"x.jsonl", R"({"tokens": ["a"], "tags": [true]})", "line 1: tag 1 of \"tags\" is a boolean"},
       {"x.jsonl", R"({"tokens": ["a"], "tags": [""]})", "line 1: tag 1 of \"tags\" is empty"},
       {"x.jsonl", R"({"tokens": ["a"], "tags": [null]})", "line 1: tag 1 of \"tags\" is null"},
-      {"x.jsonl", "{\"tokens\": [\"a\"], \"tags\": [\"O\"]}\n{\"tokens\": [\"a\"]}", "line 2: no \"tags\"; expected a list of tags"},
-      {"x.jsonl", "{\"tokens\": [\"a\"], \"tags\": [\"O\"]}\n{\"tags\": [\"O\"]}", "line 2: no \"tokens\"; expected a list"},
-      {"x.jsonl", R"({"tokens": ["a"], "tokens": ["b"], "tags": ["O"]})", "line 1: key \"tokens\" appears twice"},
+      {"x.jsonl", "{\"tokens\": [\"a\"], \"tags\": [\"O\"]}\n{\"tokens\": [\"a\"]}",
+       "line 2: no \"tags\"; expected a list of tags"},
+      {"x.jsonl", "{\"tokens\": [\"a\"], \"tags\": [\"O\"]}\n{\"tags\": [\"O\"]}",
+       "line 2: no \"tokens\"; expected a list"},
+      {"x.jsonl", R"({"tokens": ["a"], "tokens": ["b"], "tags": ["O"]})",
+       "line 1: key \"tokens\" appears twice"},
   };
   for (const BadInput& bad : cases) {
     const std::string error = error_of([&] { parse(bad.contents, bad.name); });
@@ -133,9 +168,13 @@ TEST(Words, RefusesBadInputWithTheLine) {
     EXPECT_NE(error.find(bad.expected), error.npos) << error << "\nexpected: " << bad.expected;
   }
   const auto with = [](Columns columns) { return words(LabelNeed::kRequired, std::move(columns)); };
-  const auto error_with = [&](Columns columns) { return error_of([&] { parse("EU O\n", "x.conll", with(columns)); }); };
-  EXPECT_EQ(error_with({.label = "#3"}), "3: x.conll: no column \"#3\" for the tags; the columns are \"#1\", \"#2\"");
-  EXPECT_EQ(error_with({.text = "tokens"}), "3: x.conll: no column \"tokens\" for the words; the columns are \"#1\", \"#2\"");
+  const auto error_with = [&](Columns columns) {
+    return error_of([&] { parse("EU O\n", "x.conll", with(columns)); });
+  };
+  EXPECT_EQ(error_with({.label = "#3"}),
+            "3: x.conll: no column \"#3\" for the tags; the columns are \"#1\", \"#2\"");
+  EXPECT_EQ(error_with({.text = "tokens"}),
+            "3: x.conll: no column \"tokens\" for the words; the columns are \"#1\", \"#2\"");
   EXPECT_NE(error_with({.text = "#2"}).find("asked for twice"), std::string::npos);
   EXPECT_NE(error_with({.text_pair = "#2"}).find("no second text"), std::string::npos);
 }
@@ -146,10 +185,12 @@ TEST(Conll, EndsSentencesThatNeverEnd) {
   std::string endless;
   for (int i = 0; i < 1000; ++i) endless += "word O\n";
   EXPECT_EQ(error_of([&] { parse("a O\n\n" + endless, "x.conll", small); }),
-            "3: x.conll: line 169: the sentence that begins at line 3 has not ended after 167 words; a blank line ends a "
+            "3: x.conll: line 169: the sentence that begins at line 3 has not ended after 167 "
+            "words; a blank line ends a "
             "sentence");
-  EXPECT_NE(error_of([&] { parse("a O\n" + std::string(2000, 'b') + " O\n", "x.conll", small); })
-                .find("line 2: not finished after 1000 bytes"),
+  EXPECT_NE(error_of([&] {
+              parse("a O\n" + std::string(2000, 'b') + " O\n", "x.conll", small);
+            }).find("line 2: not finished after 1000 bytes"),
             std::string::npos);
   // Comments in front of everything cost no more than a record.
   std::string comments;

@@ -79,14 +79,16 @@ std::optional<Remake> BackwardPass::remake_of(const Node& node, size_t output) c
   return remake && recompute_[size_t(node.segment)].has(remake->part) ? remake : std::nullopt;
 }
 
-// Other segments have their backward before or after: there, only what follows from values that stay can be made.
+// Other segments have their backward before or after: there, only what follows from values that
+// stay can be made.
 void BackwardPass::find_ways() {
   ways_.assign(graph_.values_.size(), Way::kKeep);
   std::set<ValueId> stays;
   for (size_t n = 0; n < forward_nodes_; ++n) {
     const Node& node = graph_.nodes_[n];
     // Made from parameters alone, it can be repeated anywhere; what its own backward reads stays.
-    bool anywhere = std::ranges::any_of(node.outputs, [&](ValueId out) { return out != kNoValue && read_elsewhere(out); });
+    bool anywhere = std::ranges::any_of(
+        node.outputs, [&](ValueId out) { return out != kNoValue && read_elsewhere(out); });
     for (ValueId in : node.inputs) anywhere &= in == kNoValue || !is_made(in);
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       const ValueId out = node.outputs[k];
@@ -109,7 +111,9 @@ void BackwardPass::find_ways() {
 
 void BackwardPass::find_values_that_need_gradients() {
   needs_gradient_.assign(graph_.values_.size(), false);
-  for (size_t v = 0; v < graph_.values_.size(); ++v) needs_gradient_[v] = graph_.values_[v].trainable;
+  for (size_t v = 0; v < graph_.values_.size(); ++v) {
+    needs_gradient_[v] = graph_.values_[v].trainable;
+  }
   for (size_t n = 0; n < forward_nodes_; ++n) {
     bool any = false;
     for (ValueId in : graph_.nodes_[n].inputs) any |= in != kNoValue && needs_gradient_[size_t(in)];
@@ -143,7 +147,8 @@ GradientWriter::Target BackwardPass::gradient_for(ValueId x) {
 }
 
 ValueId BackwardPass::saved(ValueId v) {
-  return v != kNoValue && size_t(v) < ways_.size() && ways_[size_t(v)] != Way::kKeep ? clone_of(v) : v;
+  return v != kNoValue && size_t(v) < ways_.size() && ways_[size_t(v)] != Way::kKeep ? clone_of(v)
+                                                                                     : v;
 }
 
 ValueId BackwardPass::clone_of(ValueId v) {
@@ -158,7 +163,8 @@ ValueId BackwardPass::clone_of(ValueId v) {
 }
 
 void BackwardPass::emit(OpPtr op, std::vector<ValueId> inputs, std::vector<ValueId> outputs) {
-  pending_.push_back({std::move(op), std::move(inputs), std::move(outputs), segment_, Part::kSums, false});
+  pending_.push_back(
+      {std::move(op), std::move(inputs), std::move(outputs), segment_, Part::kSums, false});
 }
 
 // Writes the node that makes `clone`, and before it those that make what it reads.
@@ -168,7 +174,8 @@ void BackwardPass::make(ValueId clone) {
   const ValueId v = original->second;
   Node node = graph_.nodes_[size_t(producer_[size_t(v)])];
   if (ways_[size_t(v)] == Way::kRemake) {
-    const size_t output = size_t(std::find(node.outputs.begin(), node.outputs.end(), v) - node.outputs.begin());
+    const size_t output =
+        size_t(std::find(node.outputs.begin(), node.outputs.end(), v) - node.outputs.begin());
     Remake remake = *remake_of(node, output);
     node.op = std::move(remake.op);
     node.inputs = std::move(remake.inputs);
@@ -176,7 +183,9 @@ void BackwardPass::make(ValueId clone) {
   }
   for (ValueId& in : node.inputs) make(in = saved(in));
   for (ValueId& out : node.outputs) {
-    if (out != kNoValue) made_.insert(out = clone_of(out));  // also the kept ones: an operator writes all its outputs
+    if (out != kNoValue) {
+      made_.insert(out = clone_of(out));  // also the kept ones: an operator writes all its outputs
+    }
   }
   node.in_forward = false;
   node.segment = segment_;
@@ -201,6 +210,8 @@ void BackwardPass::run() {
   }
 }
 
-void append_backward(Graph& graph, const Recomputation& recompute) { BackwardPass(graph, recompute).run(); }
+void append_backward(Graph& graph, const Recomputation& recompute) {
+  BackwardPass(graph, recompute).run();
+}
 
 }  // namespace snug

@@ -6,11 +6,16 @@ namespace snug {
 
 int64_t TensorDesc::row_count(const Dims& dims) const {
   switch (rows_are) {
-    case Rows::kFixed: return rows;
-    case Rows::kTokens: return dims.tokens;
-    case Rows::kSequences: return dims.sequences;
-    case Rows::kTargets: return dims.targets;
-    case Rows::kCache: return dims.sequences * dims.longest;
+    case Rows::kFixed:
+      return rows;
+    case Rows::kTokens:
+      return dims.tokens;
+    case Rows::kSequences:
+      return dims.sequences;
+    case Rows::kTargets:
+      return dims.targets;
+    case Rows::kCache:
+      return dims.sequences * dims.longest;
   }
   return rows;
 }
@@ -46,14 +51,18 @@ ValueId Graph::add_scalar(std::string name, DType dtype) {
 
 size_t Graph::heap_bytes() const {
   constexpr size_t kOperator = 160;  // the largest of them, counted by its owner
-  const auto block = [](size_t bytes) { return bytes == 0 ? 0 : (bytes + 2 * sizeof(size_t) + 15) / 16 * 16; };  // as malloc rounds
-  size_t bytes = block(values_.capacity() * sizeof(Value)) + block(nodes_.capacity() * sizeof(Node));
+  const auto block = [](size_t bytes) {
+    return bytes == 0 ? 0 : (bytes + 2 * sizeof(size_t) + 15) / 16 * 16;
+  };  // as malloc rounds
+  size_t bytes =
+      block(values_.capacity() * sizeof(Value)) + block(nodes_.capacity() * sizeof(Node));
   for (const Value& value : values_) {
     const bool inside = value.name.capacity() <= std::string().capacity();
     bytes += block(inside ? 0 : value.name.capacity() + 1);
   }
   for (const Node& node : nodes_) {
-    bytes += block(kOperator) + block(node.inputs.capacity() * sizeof(ValueId)) + block(node.outputs.capacity() * sizeof(ValueId));
+    bytes += block(kOperator) + block(node.inputs.capacity() * sizeof(ValueId)) +
+             block(node.outputs.capacity() * sizeof(ValueId));
   }
   return bytes;
 }
@@ -65,7 +74,8 @@ void Graph::begin_segment(std::string name) {
 
 void Graph::add_node(OpPtr op, std::vector<ValueId> inputs, std::vector<ValueId> outputs) {
   SNUG_CHECK(!segments_.empty());
-  nodes_.push_back({std::move(op), std::move(inputs), std::move(outputs), int(segments_.size()) - 1, part_, true});
+  nodes_.push_back({std::move(op), std::move(inputs), std::move(outputs), int(segments_.size()) - 1,
+                    part_, true});
 }
 
 void Graph::seed_gradient(ValueId value, ValueId gradient) { seeds_.emplace_back(value, gradient); }
@@ -89,7 +99,8 @@ void Graph::drop_nodes(const std::vector<bool>& dropped) {
   nodes_ = std::move(kept);
 }
 
-void Graph::insert_nodes(const std::multimap<size_t, Node>& before, const std::multimap<size_t, Node>& behind) {
+void Graph::insert_nodes(const std::multimap<size_t, Node>& before,
+                         const std::multimap<size_t, Node>& behind) {
   std::vector<Node> nodes;
   const auto put = [&](const std::multimap<size_t, Node>& added, size_t n) {
     for (auto [at, end] = added.equal_range(n); at != end; ++at) nodes.push_back(at->second);

@@ -1,6 +1,6 @@
-// The step graph: forward and backward of one micro-batch as a flat list of nodes in execution order. One representation
-// serves planning, running, evaluation and prediction. The graph holds no memory; it names values and says how large
-// they are for given sizes of a micro-batch.
+// The step graph: forward and backward of one micro-batch as a flat list of nodes in execution
+// order. One representation serves planning, running, evaluation and prediction. The graph holds no
+// memory; it names values and says how large they are for given sizes of a micro-batch.
 #pragma once
 
 #include <map>
@@ -42,7 +42,8 @@ class Graph {
   void begin_segment(std::string name);
   void begin_part(Part part) { part_ = part; }
   void add_node(OpPtr op, std::vector<ValueId> inputs, std::vector<ValueId> outputs);
-  // The loss operator computes the gradient of its input in its forward pass: backward starts from there.
+  // The loss operator computes the gradient of its input in its forward pass: backward starts from
+  // there.
   void seed_gradient(ValueId value, ValueId gradient);
 
   // A value the caller reads after the run (logits, embeddings): it lives to the end of the graph.
@@ -52,14 +53,16 @@ class Graph {
   // A value that no node makes: whoever runs the graph writes it first.
   void give(ValueId value);
 
-  // A value that lies outside of the arena between its forward and its backward; the number of its place there.
+  // A value that lies outside of the arena between its forward and its backward; the number of its
+  // place there.
   int stow(ValueId value);
 
   // For rewrites of a finished graph.
   Node& node(size_t index) { return nodes_[index]; }
   void drop_nodes(const std::vector<bool>& dropped);
   // Puts nodes in front of and behind those with the given numbers.
-  void insert_nodes(const std::multimap<size_t, Node>& before, const std::multimap<size_t, Node>& behind);
+  void insert_nodes(const std::multimap<size_t, Node>& before,
+                    const std::multimap<size_t, Node>& behind);
 
   const std::vector<Value>& values() const { return values_; }
   const std::vector<Node>& nodes() const { return nodes_; }

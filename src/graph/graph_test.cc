@@ -1,5 +1,5 @@
-// Backward and recomputation on a toy operator: y = a·x (a trainable), enough to see which nodes are written, in which
-// order, and which gradients are accumulated.
+// Backward and recomputation on a toy operator: y = a·x (a trainable), enough to see which nodes
+// are written, in which order, and which gradients are accumulated.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -76,11 +76,12 @@ TEST(Backward, FrozenPrefixIsPruned) {
 TEST(Backward, RecomputesOnlyWhatBackwardReads) {
   Chain c = chain(3);
   append_backward(c.graph, {{}, Parts::all(), {}});
-  // Segment 1's first node is run again (its output feeds the second node's backward); the second node's output is
-  // read by segment 2 and therefore kept.
+  // Segment 1's first node is run again (its output feeds the second node's backward); the second
+  // node's output is read by segment 2 and therefore kept.
   EXPECT_EQ(count(c.graph, "scale"), 6 + 1);
-  const auto again = std::find_if(c.graph.nodes().begin(), c.graph.nodes().end(),
-                                  [](const Node& n) { return n.op->name() == "scale" && !n.in_forward; });
+  const auto again =
+      std::find_if(c.graph.nodes().begin(), c.graph.nodes().end(),
+                   [](const Node& n) { return n.op->name() == "scale" && !n.in_forward; });
   ASSERT_NE(again, c.graph.nodes().end());
   EXPECT_EQ(again->inputs[0], c.graph.nodes()[1].outputs[0]) << "starts from the kept boundary";
   EXPECT_NE(again->outputs[0], c.graph.nodes()[2].outputs[0]) << "writes a value of its own";
@@ -98,7 +99,8 @@ class Bend : public Named {
     const ValueId dy = writer.gradient_of(node.outputs[0]);
     const auto dx = writer.gradient_for(node.inputs[0]);
     const auto da = writer.gradient_for(node.inputs[1]);
-    writer.emit(std::make_shared<Named>("bend_backward"), {writer.saved(node.inputs[0]), writer.saved(node.outputs[1]), dy},
+    writer.emit(std::make_shared<Named>("bend_backward"),
+                {writer.saved(node.inputs[0]), writer.saved(node.outputs[1]), dy},
                 {dx.value, da.value});
   }
 };
@@ -110,11 +112,13 @@ Chain bends(int segments) {
   for (int s = 0; s < segments; ++s) {
     c.graph.begin_segment("s");
     const ValueId a = c.graph.add_parameter("a", {.cols = 4}, s, true);
-    const ValueId y = c.graph.add_value("y" + std::to_string(s), kRow), kept = c.graph.add_value("kept" + std::to_string(s), kRow);
+    const ValueId y = c.graph.add_value("y" + std::to_string(s), kRow),
+                  kept = c.graph.add_value("kept" + std::to_string(s), kRow);
     c.graph.add_node(std::make_shared<Bend>(), {x, a}, {y, kept});
     x = y;
   }
-  const ValueId a = c.graph.add_parameter("a", {.cols = 4}, segments, true), y = c.graph.add_value("y", kRow);
+  const ValueId a = c.graph.add_parameter("a", {.cols = 4}, segments, true),
+                y = c.graph.add_value("y", kRow);
   c.graph.add_node(std::make_shared<Scale>(), {x, a}, {y});
   c.graph.seed_gradient(y, c.graph.add_value("dy", kRow));
   return c;
@@ -132,17 +136,20 @@ TEST(Recompute, RemakesRightBeforeTheFirstReader) {
   Chain c = bends(2);
   append_backward(c.graph, {Parts{Part::kActivations}, Parts{Part::kActivations}});
   // y0 is read by the other segment: it is made again there, from what stays.
-  EXPECT_EQ(backward_names(c.graph), (std::vector<std::string>{"bend_again", "scale_backward", "bend_again", "bend_backward", "bend_backward"}));
+  EXPECT_EQ(backward_names(c.graph),
+            (std::vector<std::string>{"bend_again", "scale_backward", "bend_again", "bend_backward",
+                                      "bend_backward"}));
   EXPECT_EQ(c.graph.nodes()[5].inputs[0], c.graph.nodes()[0].outputs[1]);
 }
 
 TEST(Recompute, WhatOthersAreMadeFromStaysThoughItsNodeIsRepeated) {
   Chain c = bends(3);
   append_backward(c.graph, {{}, Parts{Part::kActivations, Part::kSums}, {}});
-  // The middle segment's node could be run again, but what the last one makes its input from stays, and that is all that
-  // its own backward reads.
+  // The middle segment's node could be run again, but what the last one makes its input from stays,
+  // and that is all that its own backward reads.
   EXPECT_EQ(backward_names(c.graph),
-            (std::vector<std::string>{"scale_backward", "bend_again", "bend_backward", "bend_backward", "bend_backward"}));
+            (std::vector<std::string>{"scale_backward", "bend_again", "bend_backward",
+                                      "bend_backward", "bend_backward"}));
 }
 
 TEST(Recompute, PartsHaveNames) {
@@ -160,7 +167,8 @@ TEST(Recompute, PartsHaveNames) {
   }
   EXPECT_EQ(describe({}, 3), "none");
   EXPECT_EQ(describe(Recomputation(4, Parts::all()), 3), "all layers");
-  EXPECT_EQ(describe({{}, Parts::all(), Parts{Part::kNorms}}, 3), "all of 1, norms in 1 of 3 layers");
+  EXPECT_EQ(describe({{}, Parts::all(), Parts{Part::kNorms}}, 3),
+            "all of 1, norms in 1 of 3 layers");
 }
 
 TEST(Backward, SecondConsumerAccumulates) {
@@ -169,7 +177,8 @@ TEST(Backward, SecondConsumerAccumulates) {
   const ValueId x0 = graph.add_value("x0", kRow);
   const ValueId a = graph.add_parameter("a", {.cols = 4}, 0, true);
   const auto op = std::make_shared<Scale>();
-  const ValueId x = graph.add_value("x", kRow), y = graph.add_value("y", kRow), z = graph.add_value("z", kRow);
+  const ValueId x = graph.add_value("x", kRow), y = graph.add_value("y", kRow),
+                z = graph.add_value("z", kRow);
   graph.add_node(op, {x0, a}, {x});
   graph.add_node(op, {x, a}, {y});
   graph.add_node(op, {x, a}, {z});

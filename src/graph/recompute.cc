@@ -34,7 +34,9 @@ bool parse_parts(std::string_view text, Parts& parts) {
 std::string describe(const Recomputation& recomputation, int layers) {
   const auto count = [&](const auto& counts) {
     int64_t total = 0;
-    for (size_t i = 1; i < recomputation.size() && i <= size_t(layers); ++i) total += counts(recomputation[i]);
+    for (size_t i = 1; i < recomputation.size() && i <= size_t(layers); ++i) {
+      total += counts(recomputation[i]);
+    }
     return total;
   };
   const int64_t whole = count([](const Parts& parts) { return parts == Parts::all(); });
@@ -42,7 +44,8 @@ std::string describe(const Recomputation& recomputation, int layers) {
   std::vector<std::string> named;
   if (whole > 0) named.push_back(fmt::format("all of {}", whole));
   for (const PartName& known : kPartNames) {
-    const int64_t times = count([&](const Parts& parts) { return parts != Parts::all() && parts.has(known.part); });
+    const int64_t times =
+        count([&](const Parts& parts) { return parts != Parts::all() && parts.has(known.part); });
     if (times > 0) named.push_back(fmt::format("{} in {}", known.name, times));
   }
   const bool embeddings = !recomputation.empty() && !recomputation[0].none();

@@ -21,8 +21,8 @@ std::string to_lower(std::string_view text) {
   static UCaseMap* const root = ucasemap_open("", 0, &status);  // lives as long as the process
   std::string lower(text.size(), '\0');
   for (;;) {
-    const int32_t length =
-        ucasemap_utf8ToLower(root, lower.data(), int32_t(lower.size()), text.data(), int32_t(text.size()), &status);
+    const int32_t length = ucasemap_utf8ToLower(root, lower.data(), int32_t(lower.size()),
+                                                text.data(), int32_t(text.size()), &status);
     lower.resize(size_t(length));
     if (status != U_BUFFER_OVERFLOW_ERROR) break;
     status = U_ZERO_ERROR;
@@ -32,14 +32,17 @@ std::string to_lower(std::string_view text) {
 }
 
 bool is_ascii_punctuation(char32_t c) {
-  return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
+  return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
+         (c >= '{' && c <= '~');
 }
 
 // str.isspace()
 bool is_python_space(char32_t c) { return u_isUWhiteSpace(UChar32(c)) || (c >= 0x1c && c <= 0x1f); }
 
 // \w of Python's re, but the underscore, which is punctuation; marks do not belong to it
-bool is_python_word(char32_t c) { return (U_MASK(u_charType(UChar32(c))) & (U_GC_L_MASK | U_GC_N_MASK)) != 0; }
+bool is_python_word(char32_t c) {
+  return (U_MASK(u_charType(UChar32(c))) & (U_GC_L_MASK | U_GC_N_MASK)) != 0;
+}
 
 bool is_article(std::string_view word) { return word == "a" || word == "an" || word == "the"; }
 
@@ -58,8 +61,11 @@ std::string without_articles(std::string_view text) {
     if (is_ascii_punctuation(c)) continue;
     const bool word = is_python_word(c);
     if (!word) end_run();
-    if (is_python_space(c)) out += ' ';
-    else append_utf8(out, c);
+    if (is_python_space(c)) {
+      out += ' ';
+    } else {
+      append_utf8(out, c);
+    }
     if (!word) run = out.size();
   }
   end_run();
@@ -84,7 +90,8 @@ double word_f1(std::string_view gold, std::string_view prediction, SquadVersion 
   std::vector<std::string_view> common;
   std::ranges::set_intersection(a, b, std::back_inserter(common));
   if (common.empty()) return 0;
-  const double precision = double(common.size()) / double(b.size()), recall = double(common.size()) / double(a.size());
+  const double precision = double(common.size()) / double(b.size()),
+               recall = double(common.size()) / double(a.size());
   return 2 * precision * recall / (precision + recall);
 }
 
@@ -95,7 +102,8 @@ std::string normalize_answer(std::string_view text) {
   return fmt::format("{}", fmt::join(split(plain), " "));
 }
 
-AnswerScore score_answer(std::span<const std::string> gold, std::string_view prediction, SquadVersion version) {
+AnswerScore score_answer(std::span<const std::string> gold, std::string_view prediction,
+                         SquadVersion version) {
   const std::string predicted = normalize_answer(prediction);
   AnswerScore best;
   bool compared = false;
@@ -112,15 +120,20 @@ AnswerScore score_answer(std::span<const std::string> gold, std::string_view pre
   return best;
 }
 
-AnswerMetrics::AnswerMetrics(SquadVersion version, std::filesystem::path scratch, double no_answer_threshold)
+AnswerMetrics::AnswerMetrics(SquadVersion version, std::filesystem::path scratch,
+                             double no_answer_threshold)
     : version_(version), threshold_(no_answer_threshold), questions_(std::move(scratch)) {}
 
-void AnswerMetrics::add(std::span<const std::string> gold, std::string_view prediction, double no_answer_score) {
-  if (std::isnan(no_answer_score)) fail(ErrorKind::kNumbers, "the model's score of no answer is not a number");
+void AnswerMetrics::add(std::span<const std::string> gold, std::string_view prediction,
+                        double no_answer_score) {
+  if (std::isnan(no_answer_score)) {
+    fail(ErrorKind::kNumbers, "the model's score of no answer is not a number");
+  }
   AnswerScore score = score_answer(gold, prediction, version_);
   const bool has_answer = !gold.empty();
   if (version_ == SquadVersion::k2) {
-    questions_.add({no_answer_score, score.f1, questions_.size(), uint32_t(score.exact), has_answer, !prediction.empty()});
+    questions_.add({no_answer_score, score.f1, questions_.size(), uint32_t(score.exact), has_answer,
+                    !prediction.empty()});
     if (no_answer_score > threshold_) score.exact = score.f1 = !has_answer;
   }
   Totals& totals = totals_[has_answer];
@@ -138,7 +151,8 @@ MetricValues AnswerMetrics::all() {
   MetricValues values;
   const auto put = [&](const std::string& prefix, const Totals& totals) {
     const double n = double(totals.questions);
-    values[prefix + (version_ == SquadVersion::k1 ? "exact_match" : "exact")] = 100 * ratio(totals.exact, n);
+    values[prefix + (version_ == SquadVersion::k1 ? "exact_match" : "exact")] =
+        100 * ratio(totals.exact, n);
     values[prefix + "f1"] = 100 * ratio(totals.f1, n);
     if (version_ == SquadVersion::k2) values[prefix + "total"] = n;
   };

@@ -5,7 +5,8 @@
 
 namespace snug {
 
-ClassificationMetrics::ClassificationMetrics(std::vector<std::string> labels, std::filesystem::path scratch)
+ClassificationMetrics::ClassificationMetrics(std::vector<std::string> labels,
+                                             std::filesystem::path scratch)
     : labels_(std::move(labels)), counts_(labels_.size()) {
   const size_t classes = labels_.size();
   if (classes > kMostClasses) return;
@@ -15,7 +16,8 @@ ClassificationMetrics::ClassificationMetrics(std::vector<std::string> labels, st
 
 uint64_t ClassificationMetrics::bytes(size_t classes) {
   const uint64_t always = classes * sizeof(Counts);
-  return classes > kMostClasses ? always : always + classes * classes * sizeof(uint64_t) + kSortBytes;
+  return classes > kMostClasses ? always
+                                : always + classes * classes * sizeof(uint64_t) + kSortBytes;
 }
 
 void ClassificationMetrics::add(int32_t expected, int32_t predicted) {
@@ -28,11 +30,14 @@ void ClassificationMetrics::add(int32_t expected, int32_t predicted) {
   ++counts_[size_t(expected)].hits;
 }
 
-void ClassificationMetrics::add(int32_t expected, int32_t predicted, std::span<const double> probabilities) {
+void ClassificationMetrics::add(int32_t expected, int32_t predicted,
+                                std::span<const double> probabilities) {
   add(expected, predicted);
   if (!areas_) return;
   if (probabilities.size() == 2) return areas_->add(0, probabilities[1], expected == 1);
-  for (size_t c = 0; c < probabilities.size(); ++c) areas_->add(c, probabilities[c], size_t(expected) == c);
+  for (size_t c = 0; c < probabilities.size(); ++c) {
+    areas_->add(c, probabilities[c], size_t(expected) == c);
+  }
 }
 
 void ClassificationMetrics::reset() {
@@ -42,7 +47,9 @@ void ClassificationMetrics::reset() {
   if (areas_) areas_->reset();
 }
 
-double ClassificationMetrics::accuracy() const { return ratio(double(correct_), double(examples_)); }
+double ClassificationMetrics::accuracy() const {
+  return ratio(double(correct_), double(examples_));
+}
 
 // Gorodkin's multi-class form; it needs the confusion matrix's sums only, not the matrix.
 double ClassificationMetrics::matthews() const {
@@ -53,7 +60,8 @@ double ClassificationMetrics::matthews() const {
     expected_squares += double(c.expected) * double(c.expected);
     predicted_squares += double(c.predicted) * double(c.predicted);
   }
-  return ratio(correct * n - both, std::sqrt((n * n - predicted_squares) * (n * n - expected_squares)));
+  return ratio(correct * n - both,
+               std::sqrt((n * n - predicted_squares) * (n * n - expected_squares)));
 }
 
 std::vector<ScoreRow> ClassificationMetrics::average_rows() const {
@@ -89,7 +97,8 @@ ScoreReport ClassificationMetrics::report() const {
   for (size_t c = 0; c < classes; ++c) report.rows.push_back(score(labels_[c], counts_[c]));
   if (confusion_.empty()) return report;
   for (size_t c = 0; c < classes; ++c) {
-    report.confusion.emplace_back(confusion_.begin() + c * classes, confusion_.begin() + (c + 1) * classes);
+    report.confusion.emplace_back(confusion_.begin() + c * classes,
+                                  confusion_.begin() + (c + 1) * classes);
   }
   return report;
 }

@@ -1,4 +1,5 @@
-// One label an example. Definitions are scikit-learn's: macro averages go over the classes that occur, expected or predicted.
+// One label an example. Definitions are scikit-learn's: macro averages go over the classes that
+// occur, expected or predicted.
 #pragma once
 
 #include <filesystem>
@@ -21,14 +22,16 @@ class ClassificationMetrics : public Metrics {
 
   void reset() override;
   uint64_t examples() const override { return examples_; }
-  // accuracy; precision, recall, f1 (of class 1 where there are two, else macro); these with _micro, _macro, _weighted;
-  // matthews_correlation; roc_auc (of class 1 where there are two, else the mean of each class against the rest).
+  // accuracy; precision, recall, f1 (of class 1 where there are two, else macro); these with
+  // _micro, _macro, _weighted; matthews_correlation; roc_auc (of class 1 where there are two, else
+  // the mean of each class against the rest).
   MetricValues all() override;
   std::vector<std::string> sometimes() const override;
   ScoreReport report() const override;
 
  private:
-  // For more classes there is no confusion matrix and no area under the ROC curve: they would take too much.
+  // For more classes there is no confusion matrix and no area under the ROC curve: they would take
+  // too much.
   static constexpr size_t kMostClasses = 256;
 
   double accuracy() const;
@@ -37,9 +40,9 @@ class ClassificationMetrics : public Metrics {
 
   std::vector<std::string> labels_;
   uint64_t examples_ = 0, correct_ = 0;
-  std::vector<Counts> counts_;        // by class
-  std::vector<uint64_t> confusion_;   // [expected, predicted]; empty for many classes
-  std::optional<RocAreas> areas_;     // of class 1 where there are two
+  std::vector<Counts> counts_;       // by class
+  std::vector<uint64_t> confusion_;  // [expected, predicted]; empty for many classes
+  std::optional<RocAreas> areas_;    // of class 1 where there are two
 };
 
 }  // namespace snug

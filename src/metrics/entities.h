@@ -1,4 +1,5 @@
-// Entities of a tagger against those of the data, as seqeval counts them: right where type, first and last word are.
+// Entities of a tagger against those of the data, as seqeval counts them: right where type, first
+// and last word are.
 #pragma once
 
 #include "metrics/score_rows.h"
@@ -15,7 +16,8 @@ class EntityMetrics : public Metrics {
 
   void reset() override;
   uint64_t examples() const override { return sequences_; }
-  // precision, recall, f1 (micro); these with _micro, _macro, _weighted, over the types that occur; accuracy of tags.
+  // precision, recall, f1 (micro); these with _micro, _macro, _weighted, over the types that occur;
+  // accuracy of tags.
   MetricValues all() override;
   ScoreReport report() const override;
 

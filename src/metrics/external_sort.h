@@ -1,5 +1,6 @@
-// Records in order, in bounded memory: what does not fit goes as sorted runs to a file without a name and is merged when
-// read. Areas under curves and ranks need all examples in order, whatever their number.
+// Records in order, in bounded memory: what does not fit goes as sorted runs to a file without a
+// name and is merged when read. Areas under curves and ranks need all examples in order, whatever
+// their number.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,8 @@
 
 namespace snug {
 
-inline constexpr size_t kSortBytes = 1 << 20;  // what a sort occupies, however many records it is given
+inline constexpr size_t kSortBytes =
+    1 << 20;  // what a sort occupies, however many records it is given
 
 template <class Record>  // plain bytes with a total order, operator<
 class ExternalSort {
@@ -66,15 +68,16 @@ class ExternalSort {
     friend ExternalSort;
 
     struct Cursor {
-      Run left;                  // of the run, in the file
-      std::span<Record> block;   // what has been read of it; its memory
+      Run left;                 // of the run, in the file
+      std::span<Record> block;  // what has been read of it; its memory
       size_t room, at;
     };
 
     static bool later(const Cursor& a, const Cursor& b) { return b.block[b.at] < a.block[a.at]; }
 
     bool refill(Cursor& cursor) {
-      const auto count = size_t(std::min<uint64_t>(cursor.room, cursor.left.end - cursor.left.begin));
+      const auto count =
+          size_t(std::min<uint64_t>(cursor.room, cursor.left.end - cursor.left.begin));
       cursor.block = {cursor.block.data(), count};
       cursor.at = 0;
       if (count == 0) return false;
@@ -119,7 +122,8 @@ class ExternalSort {
   std::span<Record> added() const { return {memory_.get(), count_}; }
   void sort_added() { std::sort(memory_.get(), memory_.get() + count_); }
 
-  // What has been added becomes a run. So many runs that their blocks would become small are merged into one.
+  // What has been added becomes a run. So many runs that their blocks would become small are merged
+  // into one.
   void spill() {
     sort_added();
     if (!file_) file_.emplace(folder_, "scores to be sorted");

@@ -9,9 +9,12 @@
 namespace snug {
 namespace {
 
-std::filesystem::path scratch() { return std::filesystem::temp_directory_path() / "snug-external-sort-test"; }
+std::filesystem::path scratch() {
+  return std::filesystem::temp_directory_path() / "snug-external-sort-test";
+}
 
-std::vector<uint64_t> read_all(ExternalSort<uint64_t>& sort, size_t reader = 0, size_t readers = 1) {
+std::vector<uint64_t> read_all(ExternalSort<uint64_t>& sort, size_t reader = 0,
+                               size_t readers = 1) {
   auto records = sort.read(reader, readers);
   std::vector<uint64_t> all;
   for (uint64_t record; records.next(record);) all.push_back(record);
@@ -79,7 +82,8 @@ TEST(ExternalSort, TouchesNoFileBeforeTheBufferIsFull) {
     FAIL() << "expected an error";
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::kStorage);
-    EXPECT_NE(std::string(e.what()).find("/proc/there-is-no-such-folder"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("/proc/there-is-no-such-folder"), std::string::npos)
+        << e.what();
   }
 }
 

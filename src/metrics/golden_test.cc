@@ -1,4 +1,5 @@
-// Against scikit-learn, SciPy, seqeval and SQuAD's scripts. tests/golden/make_metrics.py makes the expected values.
+// Against scikit-learn, SciPy, seqeval and SQuAD's scripts. tests/golden/make_metrics.py makes the
+// expected values.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -23,11 +24,13 @@ constexpr double kTolerance = 1e-12;
 const std::filesystem::path kScratch = std::filesystem::temp_directory_path() / "snug-metrics-test";
 
 Json cases_of(const std::string& name) {
-  const auto file = std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden/metrics" / (name + ".json");
+  const auto file =
+      std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden/metrics" / (name + ".json");
   return parse_json(read_small_file(file), file.string());
 }
 
-// Relative to the size that the parts of a number have: a correlation near 0 is a sum of larger ones.
+// Relative to the size that the parts of a number have: a correlation near 0 is a sum of larger
+// ones.
 bool near(double got, double expected, double least_size = 1) {
   return std::abs(got - expected) <= kTolerance * std::max(least_size, std::abs(expected));
 }
@@ -37,7 +40,8 @@ void expect_values(const MetricValues& got, const Json& expected) {
   for (const auto& [name, value] : expected.items()) {
     ASSERT_TRUE(got.contains(name)) << name;
     const bool sum_of_errors = name == "mse" || name == "mae";
-    EXPECT_TRUE(near(got.at(name), value, sum_of_errors ? 0 : 1)) << name << ": " << fmt::format("{} instead of {}", got.at(name), value.get<double>());
+    EXPECT_TRUE(near(got.at(name), value, sum_of_errors ? 0 : 1))
+        << name << ": " << fmt::format("{} instead of {}", got.at(name), value.get<double>());
   }
   EXPECT_EQ(got.size(), expected.size());
 }
@@ -67,8 +71,12 @@ TEST(GoldenMetrics, Classification) {
     SCOPED_TRACE(c["name"].get<std::string>());
     ClassificationMetrics metrics(numbered_labels(c["classes"]), kScratch);
     for (size_t i = 0; i < c["expected"].size(); ++i) {
-      if (c["probabilities"].is_null()) metrics.add(c["expected"][i], c["predicted"][i].get<int32_t>());
-      else metrics.add(c["expected"][i], c["predicted"][i], c["probabilities"][i].get<std::vector<double>>());
+      if (c["probabilities"].is_null()) {
+        metrics.add(c["expected"][i], c["predicted"][i].get<int32_t>());
+      } else {
+        metrics.add(c["expected"][i], c["predicted"][i],
+                    c["probabilities"][i].get<std::vector<double>>());
+      }
     }
     expect_values(metrics.all(), c["all"]);
     const ScoreReport report = metrics.report();
@@ -83,7 +91,8 @@ TEST(GoldenMetrics, MultiLabel) {
     SCOPED_TRACE(c["name"].get<std::string>());
     MultiLabelMetrics metrics(numbered_labels(c["rows"].size()), kScratch);
     for (size_t i = 0; i < c["expected"].size(); ++i) {
-      metrics.add(c["expected"][i].get<std::vector<uint8_t>>(), c["probabilities"][i].get<std::vector<double>>());
+      metrics.add(c["expected"][i].get<std::vector<uint8_t>>(),
+                  c["probabilities"][i].get<std::vector<double>>());
     }
     expect_values(metrics.all(), c["all"]);
     const ScoreReport report = metrics.report();
@@ -96,7 +105,9 @@ TEST(GoldenMetrics, Regression) {
   for (const Json& c : cases_of("regression")) {
     SCOPED_TRACE(c["name"].get<std::string>());
     RegressionMetrics metrics(kScratch);
-    for (size_t i = 0; i < c["expected"].size(); ++i) metrics.add(c["expected"][i], c["predicted"][i]);
+    for (size_t i = 0; i < c["expected"].size(); ++i) {
+      metrics.add(c["expected"][i], c["predicted"][i]);
+    }
     expect_values(metrics.all(), c["all"]);
   }
 }
@@ -110,7 +121,9 @@ TagScheme scheme_named(const std::string& name) {
 
 std::vector<int32_t> ids_of(const Json& tags, const Strings& labels) {
   std::vector<int32_t> ids;
-  for (const std::string tag : tags) ids.push_back(int32_t(std::ranges::find(labels, tag) - labels.begin()));
+  for (const std::string tag : tags) {
+    ids.push_back(int32_t(std::ranges::find(labels, tag) - labels.begin()));
+  }
   return ids;
 }
 
@@ -132,7 +145,9 @@ TEST(GoldenMetrics, Entities) {
       std::vector<Entity> found;
       tags.find_entities(ids, found);
       Json named = Json::array();
-      for (const Entity& e : found) named.push_back({tags.types()[size_t(e.type)], e.first, e.last});
+      for (const Entity& e : found) {
+        named.push_back({tags.types()[size_t(e.type)], e.first, e.last});
+      }
       EXPECT_EQ(named, c["entities"][i]) << c["expected"][i];
     }
     expect_values(metrics.all(), c["all"]);
@@ -152,7 +167,8 @@ TEST(GoldenMetrics, Answers) {
       EXPECT_EQ(normalize_answer(text[0].get<std::string>()), text[1]) << text[0];
     }
     if (!c.contains("questions")) continue;
-    AnswerMetrics first(SquadVersion::k1, kScratch), second(SquadVersion::k2, kScratch, c["threshold"]);
+    AnswerMetrics first(SquadVersion::k1, kScratch),
+        second(SquadVersion::k2, kScratch, c["threshold"]);
     for (const Json& q : c["questions"]) {
       const auto gold = q["gold"].get<Strings>();
       const std::string prediction = q["prediction"];

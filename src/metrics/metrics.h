@@ -1,6 +1,6 @@
-// What all metrics have in common. Examples stream through add(), which each kind has in its own form; nothing of an example
-// is kept, but where a definition needs all scores in order: those are sorted in bounded memory (external_sort.h).
-// Every 0/0 is 0.
+// What all metrics have in common. Examples stream through add(), which each kind has in its own
+// form; nothing of an example is kept, but where a definition needs all scores in order: those are
+// sorted in bounded memory (external_sort.h). Every 0/0 is 0.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ class Metrics {
   virtual void reset() = 0;
   virtual uint64_t examples() const = 0;
   virtual MetricValues all() = 0;  // by the names that scikit-learn's and Hugging Face's users know
-  virtual std::vector<std::string> sometimes() const { return {}; }  // names that all() has where the examples allow it
+  // Names that all() has only where the examples allow it.
+  virtual std::vector<std::string> sometimes() const { return {}; }
   virtual ScoreReport report() const { return {}; }
 };
 

@@ -1,4 +1,5 @@
-// What golden files do not show: nothing to measure, many examples in little memory, what is refused.
+// What golden files do not show: nothing to measure, many examples in little memory, what is
+// refused.
 #include "metrics/metrics.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +67,8 @@ TEST(Metrics, RanksDoNotDependOnTheBuffer) {
   std::mt19937_64 random(7);
   RegressionMetrics small(kScratch, 2048), large(kScratch);
   for (int i = 0; i < 20000; ++i) {
-    const double expected = double(random() % 21) / 4, predicted = expected + double(random() % 1000) / 250;
+    const double expected = double(random() % 21) / 4,
+                 predicted = expected + double(random() % 1000) / 250;
     small.add(expected, predicted);
     large.add(expected, predicted);
   }
@@ -75,7 +77,8 @@ TEST(Metrics, RanksDoNotDependOnTheBuffer) {
   EXPECT_GT(a.at("spearmanr"), 0.5);
 }
 
-// 200,000 examples are three times what the buffer holds. The area of scores i and j < i is known: every other is positive.
+// 200,000 examples are three times what the buffer holds. The area of scores i and j < i is known:
+// every other is positive.
 TEST(Metrics, AreasOfMoreScoresThanMemoryHolds) {
   const uint64_t count = 200'000;
   RocAreas areas(2, kScratch);
@@ -124,7 +127,9 @@ void expect_error(ErrorKind kind, const std::string& part, Action action) {
 
 TEST(Metrics, WhatIsNoNumberIsRefused) {
   ClassificationMetrics classes({"no", "yes"}, kScratch);
-  expect_error(ErrorKind::kNumbers, "not a number", [&] { classes.add(0, 0, std::vector<double>{NAN, NAN}); });
+  expect_error(ErrorKind::kNumbers, "not a number", [&] {
+    classes.add(0, 0, std::vector<double>{NAN, NAN});
+  });
   RegressionMetrics numbers(kScratch);
   expect_error(ErrorKind::kNumbers, "inf", [&] { numbers.add(1, INFINITY); });
   expect_error(ErrorKind::kNumbers, "nan", [&] { numbers.add(NAN, 1); });
@@ -146,7 +151,9 @@ TEST(Metrics, TagsOfAnotherSchemeAreRefused) {
       {{"O", "S-X"}, TagScheme::kBilou, "\"S-X\" is not of the scheme BILOU"},
       {{"ü"}, TagScheme::kIob2, "\"ü\""},
   };
-  for (const Case& c : cases) expect_error(ErrorKind::kInput, c.part, [&] { TagSet(c.labels, c.scheme); });
+  for (const Case& c : cases) {
+    expect_error(ErrorKind::kInput, c.part, [&] { TagSet(c.labels, c.scheme); });
+  }
 }
 
 TEST(Metrics, SchemeIsReadOffTheLabels) {
@@ -161,8 +168,12 @@ TEST(Metrics, IllFormedAnswersAreCompared) {
 }
 
 TEST(Metrics, LossesAndErrorsAreBetterWhenSmall) {
-  for (const char* name : {"loss", "perplexity", "mse", "mae"}) EXPECT_FALSE(greater_is_better(name)) << name;
-  for (const char* name : {"accuracy", "f1", "r2", "pearson", "exact"}) EXPECT_TRUE(greater_is_better(name)) << name;
+  for (const char* name : {"loss", "perplexity", "mse", "mae"}) {
+    EXPECT_FALSE(greater_is_better(name)) << name;
+  }
+  for (const char* name : {"accuracy", "f1", "r2", "pearson", "exact"}) {
+    EXPECT_TRUE(greater_is_better(name)) << name;
+  }
 }
 
 TEST(Metrics, ArgmaxTakesTheFirstOfEquals) {

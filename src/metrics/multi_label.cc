@@ -4,12 +4,17 @@
 
 namespace snug {
 
-MultiLabelMetrics::MultiLabelMetrics(std::vector<std::string> labels, std::filesystem::path scratch, double threshold)
-    : labels_(std::move(labels)), threshold_(threshold), counts_(labels_.size()), areas_(labels_.size(), std::move(scratch)) {}
+MultiLabelMetrics::MultiLabelMetrics(std::vector<std::string> labels, std::filesystem::path scratch,
+                                     double threshold)
+    : labels_(std::move(labels)),
+      threshold_(threshold),
+      counts_(labels_.size()),
+      areas_(labels_.size(), std::move(scratch)) {}
 
 uint64_t MultiLabelMetrics::bytes(size_t labels) { return labels * sizeof(Counts) + kSortBytes; }
 
-void MultiLabelMetrics::add(std::span<const uint8_t> expected, std::span<const double> probabilities) {
+void MultiLabelMetrics::add(std::span<const uint8_t> expected,
+                            std::span<const double> probabilities) {
   Counts example;
   for (size_t i = 0; i < labels_.size(); ++i) {
     const bool has = expected[i] != 0, predicted = probabilities[i] > threshold_;

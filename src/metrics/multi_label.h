@@ -1,5 +1,5 @@
-// Any number of labels an example. Definitions are scikit-learn's for indicator matrices: macro averages go over all labels,
-// whether they occur or not.
+// Any number of labels an example. Definitions are scikit-learn's for indicator matrices: macro
+// averages go over all labels, whether they occur or not.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,8 @@ namespace snug {
 class MultiLabelMetrics : public Metrics {
  public:
   // A label is predicted where its probability is above the threshold.
-  MultiLabelMetrics(std::vector<std::string> labels, std::filesystem::path scratch, double threshold = 0.5);
+  MultiLabelMetrics(std::vector<std::string> labels, std::filesystem::path scratch,
+                    double threshold = 0.5);
   static uint64_t bytes(size_t labels);
 
   // expected: 1 where the example has the label, else 0. Both by label.
@@ -20,8 +21,8 @@ class MultiLabelMetrics : public Metrics {
 
   void reset() override;
   uint64_t examples() const override { return examples_; }
-  // accuracy (of examples with all labels right); precision, recall, f1 (micro); these with _micro, _macro, _weighted,
-  // _samples; roc_auc (the mean over labels).
+  // accuracy (of examples with all labels right); precision, recall, f1 (micro); these with _micro,
+  // _macro, _weighted, _samples; roc_auc (the mean over labels).
   MetricValues all() override;
   std::vector<std::string> sometimes() const override;
   ScoreReport report() const override;

@@ -14,8 +14,8 @@ double correlation(double products, double squares, double other_squares) {
   return std::clamp(ratio(products, std::sqrt(squares) * std::sqrt(other_squares)), -1.0, 1.0);
 }
 
-// Calls visit(rank, number) in the order of the keys. Equal keys have the mean of their ranks, which is known only at their
-// end: one reader goes ahead to find it.
+// Calls visit(rank, number) in the order of the keys. Equal keys have the mean of their ranks,
+// which is known only at their end: one reader goes ahead to find it.
 template <class Visit>
 void for_each_rank(ExternalSort<KeyedNumber>& numbers, Visit visit) {
   auto ahead = numbers.read(0, 2), behind = numbers.read(1, 2);
@@ -27,7 +27,9 @@ void for_each_rank(ExternalSort<KeyedNumber>& numbers, Visit visit) {
     do ++end;
     while ((more = ahead.next(next)) && next.key == key);
     const double rank = double(begin + 1 + end) / 2;
-    for (KeyedNumber number; begin < end && behind.next(number); ++begin) visit(rank, number.number);
+    for (KeyedNumber number; begin < end && behind.next(number); ++begin) {
+      visit(rank, number.number);
+    }
   }
 }
 
@@ -38,14 +40,16 @@ RegressionMetrics::RegressionMetrics(std::filesystem::path scratch, size_t sort_
 
 void RegressionMetrics::add(double expected, double predicted) {
   if (!std::isfinite(expected) || !std::isfinite(predicted)) {
-    fail(ErrorKind::kNumbers, "an example has {} where the model says {}: not both are finite", expected, predicted);
+    fail(ErrorKind::kNumbers, "an example has {} where the model says {}: not both are finite",
+         expected, predicted);
   }
   Sums& s = sums_;
   if (s.examples == 0) {
     s.expected_origin = expected;
     s.predicted_origin = predicted;
   }
-  const double n = double(++s.examples), x = expected - s.expected_origin, y = predicted - s.predicted_origin;
+  const double n = double(++s.examples), x = expected - s.expected_origin,
+               y = predicted - s.predicted_origin;
   const double x_step = x - s.expected_mean, y_step = y - s.predicted_mean;
   s.expected_mean += x_step / n;
   s.predicted_mean += y_step / n;
@@ -82,7 +86,9 @@ MetricValues RegressionMetrics::all() {
   const Sums& s = sums_;
   const double n = double(s.examples);
   // scikit-learn's values where the data has no spread.
-  const double r2 = s.expected_squares > 0 ? 1 - s.error_squares / s.expected_squares : s.error_squares == 0 ? 1 : 0;
+  const double r2 = s.expected_squares > 0 ? 1 - s.error_squares / s.expected_squares
+                    : s.error_squares == 0 ? 1
+                                           : 0;
   return {{"mse", ratio(s.error_squares, n)},
           {"mae", ratio(s.errors, n)},
           {"r2", r2},

@@ -1,5 +1,5 @@
-// Numbers against numbers: errors, and both correlations. Definitions are scikit-learn's and SciPy's; a correlation with a
-// constant, which has none, is 0.
+// Numbers against numbers: errors, and both correlations. Definitions are scikit-learn's and
+// SciPy's; a correlation with a constant, which has none, is 0.
 #pragma once
 
 #include <filesystem>
@@ -27,8 +27,8 @@ class RegressionMetrics : public Metrics {
   MetricValues all() override;  // mse, mae, r2, pearson, spearmanr
 
  private:
-  // Means, and sums of squares and products around them (Welford), of the differences from the first example: plain sums of
-  // squares lose everything where the mean is large beside the spread.
+  // Means, and sums of squares and products around them (Welford), of the differences from the
+  // first example: plain sums of squares lose everything where the mean is large beside the spread.
   struct Sums {
     uint64_t examples = 0;
     double expected_origin = 0, predicted_origin = 0;

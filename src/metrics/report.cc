@@ -52,7 +52,8 @@ std::string right_aligned(std::string text, size_t width) {
 }
 
 std::string row_text(const ScoreRow& row, std::string name, size_t width) {
-  return fmt::format("{} {:>10.4f} {:>9.4f} {:>9.4f} {:>10}\n", padded(std::move(name), width), row.precision, row.recall, row.f1, row.support);
+  return fmt::format("{} {:>10.4f} {:>9.4f} {:>9.4f} {:>10}\n", padded(std::move(name), width),
+                     row.precision, row.recall, row.f1, row.support);
 }
 
 // All, or of many those with the lowest F1 among the ones that are in the data.
@@ -71,10 +72,12 @@ std::string table_text(const ScoreReport& report) {
   const std::vector<const ScoreRow*> rows = chosen_rows(report.rows);
   size_t width = std::string_view("weighted average").size();
   for (const ScoreRow* row : rows) width = std::max(width, width_of(shown(row->name)));
-  std::string text = fmt::format("{} {:>10} {:>9} {:>9} {:>10}\n", padded(report.unit, width), "precision", "recall", "f1", "support");
+  std::string text = fmt::format("{} {:>10} {:>9} {:>9} {:>10}\n", padded(report.unit, width),
+                                 "precision", "recall", "f1", "support");
   for (const ScoreRow* row : rows) text += row_text(*row, shown(row->name), width);
   if (rows.size() < report.rows.size()) {
-    text += fmt::format("(the {} with the lowest f1, of {}; --json has all)\n", rows.size(), report.rows.size());
+    text += fmt::format("(the {} with the lowest f1, of {}; --json has all)\n", rows.size(),
+                        report.rows.size());
   }
   for (const ScoreRow& row : report.averages) text += row_text(row, row.name + " average", width);
   return text;
@@ -83,7 +86,9 @@ std::string table_text(const ScoreReport& report) {
 std::string matrix_text(const ScoreReport& report) {
   const auto& counts = report.confusion;
   size_t name_width = 0;
-  for (const ScoreRow& row : report.rows) name_width = std::max(name_width, width_of(shown(row.name)));
+  for (const ScoreRow& row : report.rows) {
+    name_width = std::max(name_width, width_of(shown(row.name)));
+  }
   std::string text = padded("", name_width);
   std::vector<size_t> widths;
   for (size_t column = 0; column < counts.size(); ++column) {
@@ -95,9 +100,12 @@ std::string matrix_text(const ScoreReport& report) {
   }
   for (size_t row = 0; row < counts.size(); ++row) {
     text += "\n" + padded(shown(report.rows[row].name), name_width);
-    for (size_t column = 0; column < counts.size(); ++column) text += "  " + right_aligned(std::to_string(counts[row][column]), widths[column]);
+    for (size_t column = 0; column < counts.size(); ++column) {
+      text += "  " + right_aligned(std::to_string(counts[row][column]), widths[column]);
+    }
   }
-  return "confusion matrix: a row is what the data says, a column what was predicted\n" + text + "\n";
+  return "confusion matrix: a row is what the data says, a column what was predicted\n" + text +
+         "\n";
 }
 
 // What a large matrix has outside its diagonal, the most frequent first.
@@ -116,10 +124,13 @@ std::string confusions_text(const ScoreReport& report) {
   std::ranges::stable_sort(pairs, std::greater(), &Pair::count);
   pairs.resize(std::min(pairs.size(), kMostPairs));
   size_t width = 0;
-  for (const Pair& pair : pairs) width = std::max(width, width_of(shown(report.rows[pair.expected].name)));
+  for (const Pair& pair : pairs) {
+    width = std::max(width, width_of(shown(report.rows[pair.expected].name)));
+  }
   std::string text = "most frequent mistakes: what the data says -> what was predicted\n";
   for (const Pair& pair : pairs) {
-    text += fmt::format("{:>8}  {} -> {}\n", pair.count, padded(shown(report.rows[pair.expected].name), width),
+    text += fmt::format("{:>8}  {} -> {}\n", pair.count,
+                        padded(shown(report.rows[pair.expected].name), width),
                         shown(report.rows[pair.predicted].name));
   }
   return text;
@@ -130,7 +141,9 @@ std::string confusions_text(const ScoreReport& report) {
 std::string ScoreReport::to_text() const {
   if (unit.empty()) return "";
   std::string text = table_text(*this);
-  if (!confusion.empty()) text += "\n" + (confusion.size() <= kMostColumns ? matrix_text(*this) : confusions_text(*this));
+  if (!confusion.empty()) {
+    text += "\n" + (confusion.size() <= kMostColumns ? matrix_text(*this) : confusions_text(*this));
+  }
   return text;
 }
 

@@ -32,7 +32,9 @@ TEST(ScoreReport, IsDrawnForATerminal) {
 TEST(ScoreReport, OfManyClassesShowsWhatIsWrong) {
   ScoreReport report;
   report.unit = "class";
-  for (int i = 0; i < 60; ++i) report.rows.push_back({"class " + std::to_string(i), 0, 0, i / 60.0, uint64_t(i > 0)});
+  for (int i = 0; i < 60; ++i) {
+    report.rows.push_back({"class " + std::to_string(i), 0, 0, i / 60.0, uint64_t(i > 0)});
+  }
   report.rows[5].name = std::string(30, 'x');
   report.confusion.assign(60, std::vector<uint64_t>(60));
   report.confusion[7][5] = 12;
@@ -43,7 +45,10 @@ TEST(ScoreReport, OfManyClassesShowsWhatIsWrong) {
   EXPECT_EQ(text.find("class 0 "), text.npos) << "not in the data";
   EXPECT_NE(text.find("class 20 "), text.npos);
   EXPECT_EQ(text.find("class 21 "), text.npos);
-  EXPECT_NE(text.find("      12  class 7 -> " + std::string(23, 'x') + "…\n       3  class 8 -> class 9\n"), text.npos) << text;
+  EXPECT_NE(text.find("      12  class 7 -> " + std::string(23, 'x') +
+                      "…\n       3  class 8 -> class 9\n"),
+            text.npos)
+      << text;
 }
 
 TEST(Evaluation, KeepsNumbersAtTheTopOfItsJson) {

@@ -34,7 +34,9 @@ RocAreas::RocAreas(size_t columns, std::filesystem::path scratch, uint64_t most_
 
 void RocAreas::add(size_t column, double score, bool positive) {
   if (too_many_) return;
-  if (std::isnan(score)) fail(ErrorKind::kNumbers, "the model's score of an example is not a number");
+  if (std::isnan(score)) {
+    fail(ErrorKind::kNumbers, "the model's score of an example is not a number");
+  }
   if (scores_.size() == most_scores_) {
     warn(fmt::format("roc_auc is left out: it would sort more than {} scores", most_scores_));
     reset();
@@ -59,8 +61,11 @@ std::vector<std::optional<double>> RocAreas::areas() {
     result[previous.column] = std::exchange(area, {}).value();
   };
   for (bool first = true; reader.next(scored); first = false) {
-    if (!first && scored.column != previous.column) end_column();
-    else if (!first && scored.score != previous.score) area.end_group();
+    if (!first && scored.column != previous.column) {
+      end_column();
+    } else if (!first && scored.score != previous.score) {
+      area.end_group();
+    }
     ++(scored.positive ? area.group_positives : area.group_negatives);
     previous = scored;
   }

@@ -2,7 +2,9 @@
 
 namespace snug {
 
-double ratio(double numerator, double denominator) { return denominator == 0 ? 0 : numerator / denominator; }
+double ratio(double numerator, double denominator) {
+  return denominator == 0 ? 0 : numerator / denominator;
+}
 
 ScoreRow score(std::string name, const Counts& counts) {
   const double hits = double(counts.hits);
@@ -20,7 +22,8 @@ std::vector<ScoreRow> averages(std::span<const Counts> counts, std::span<const S
     all.predicted += c.predicted;
     all.expected += c.expected;
   }
-  ScoreRow macro{.name = "macro", .support = all.expected}, weighted{.name = "weighted", .support = all.expected};
+  ScoreRow macro{.name = "macro", .support = all.expected},
+      weighted{.name = "weighted", .support = all.expected};
   for (const ScoreRow& row : rows) {
     for (double ScoreRow::*const value : {&ScoreRow::precision, &ScoreRow::recall, &ScoreRow::f1}) {
       macro.*value += row.*value;

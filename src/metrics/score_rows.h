@@ -1,4 +1,5 @@
-// Precision, recall and F1 from counts, and their averages: the same for classes, labels and entities.
+// Precision, recall and F1 from counts, and their averages: the same for classes, labels and
+// entities.
 #pragma once
 
 #include <span>

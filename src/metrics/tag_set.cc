@@ -25,27 +25,39 @@ struct Rules {
 };
 
 const Rules& rules_of(TagScheme scheme) {
-  static const Rules iob1 = {"IOB1", "IOB",
-                             {{"OB", "I", Types::kAny}, {"I", "I", Types::kDifferent}, {"IB", "B", Types::kSame}},
-                             {{"BI", "I", Types::kSame}},
-                             {{"IB", "O", Types::kAny}, {"I", "B", Types::kAny}, {"IB", "I", Types::kDifferent}, {"B", "B", Types::kSame}}};
-  static const Rules iob2 = {"IOB2", "IOB",
+  static const Rules iob1 = {
+      "IOB1",
+      "IOB",
+      {{"OB", "I", Types::kAny}, {"I", "I", Types::kDifferent}, {"IB", "B", Types::kSame}},
+      {{"BI", "I", Types::kSame}},
+      {{"IB", "O", Types::kAny},
+       {"I", "B", Types::kAny},
+       {"IB", "I", Types::kDifferent},
+       {"B", "B", Types::kSame}}};
+  static const Rules iob2 = {"IOB2",
+                             "IOB",
                              {{"IOB", "B", Types::kAny}},
                              {{"BI", "I", Types::kSame}},
                              {{"IB", "OB", Types::kAny}, {"IB", "I", Types::kDifferent}}};
-  static const Rules iobes = {"IOBES", "IOBES",
+  static const Rules iobes = {"IOBES",
+                              "IOBES",
                               {{"IOBES", "BS", Types::kAny}},
                               {{"BI", "IE", Types::kSame}},
                               {{"SE", "IOBES", Types::kAny}}};
-  static const Rules bilou = {"BILOU", "BILOU",
+  static const Rules bilou = {"BILOU",
+                              "BILOU",
                               {{"BILOU", "BU", Types::kAny}},
                               {{"BI", "IL", Types::kSame}},
                               {{"UL", "BILOU", Types::kAny}}};
   switch (scheme) {
-    case TagScheme::kIob1: return iob1;
-    case TagScheme::kIob2: return iob2;
-    case TagScheme::kIobes: return iobes;
-    default: return bilou;
+    case TagScheme::kIob1:
+      return iob1;
+    case TagScheme::kIob2:
+      return iob2;
+    case TagScheme::kIobes:
+      return iobes;
+    default:
+      return bilou;
   }
 }
 
@@ -87,26 +99,35 @@ void check_label(std::string_view label, TagScheme scheme) {
   if (scheme == TagScheme::kConll) return;
   const Rules& rules = rules_of(scheme);
   if (!any_of(label[0], rules.prefixes)) {
-    fail(ErrorKind::kInput, "the tag \"{}\" is not of the scheme {}, whose tags begin with one of {}", label, rules.name, rules.prefixes);
+    fail(ErrorKind::kInput,
+         "the tag \"{}\" is not of the scheme {}, whose tags begin with one of {}", label,
+         rules.name, rules.prefixes);
   }
 }
 
 }  // namespace
 
 TagScheme scheme_of(std::span<const std::string> labels) {
-  const bool bilou = std::ranges::any_of(labels, [](const std::string& label) { return label.starts_with("L-") || label.starts_with("U-"); });
+  const bool bilou = std::ranges::any_of(labels, [](const std::string& label) {
+    return label.starts_with("L-") || label.starts_with("U-");
+  });
   return bilou ? TagScheme::kBilou : TagScheme::kConll;
 }
 
-TagSet::TagSet(std::span<const std::string> labels, TagScheme scheme) : scheme_(scheme), types_{"_"} {
+TagSet::TagSet(std::span<const std::string> labels, TagScheme scheme)
+    : scheme_(scheme), types_{"_"} {
   for (const std::string& label : labels) {
     check_label(label, scheme);
     types_.push_back(type_of(label, scheme));
   }
   std::ranges::sort(types_);
   types_.erase(std::ranges::unique(types_).begin(), types_.end());
-  const auto id_of = [this](const std::string& type) { return int32_t(std::ranges::lower_bound(types_, type) - types_.begin()); };
-  for (const std::string& label : labels) tags_.push_back({label[0], id_of(type_of(label, scheme))});
+  const auto id_of = [this](const std::string& type) {
+    return int32_t(std::ranges::lower_bound(types_, type) - types_.begin());
+  };
+  for (const std::string& label : labels) {
+    tags_.push_back({label[0], id_of(type_of(label, scheme))});
+  }
   outside_ = {'O', id_of("_")};
 }
 
@@ -121,9 +142,11 @@ void TagSet::find_loosely(std::span<const int32_t> tags, std::vector<Entity>& en
   for (size_t i = 0; i <= tags.size(); ++i) {
     const Tag tag = i < tags.size() ? tags_[size_t(tags[i])] : outside_;
     const bool type_changes = tag.type != previous.type;
-    const bool ends = any_of(previous.prefix, "ES") || (any_of(previous.prefix, "BI") && any_of(tag.prefix, "BSO")) ||
+    const bool ends = any_of(previous.prefix, "ES") ||
+                      (any_of(previous.prefix, "BI") && any_of(tag.prefix, "BSO")) ||
                       (!any_of(previous.prefix, "O.") && type_changes);
-    const bool starts = any_of(tag.prefix, "BS") || (any_of(previous.prefix, "ESO") && any_of(tag.prefix, "EI")) ||
+    const bool starts = any_of(tag.prefix, "BS") ||
+                        (any_of(previous.prefix, "ESO") && any_of(tag.prefix, "EI")) ||
                         (!any_of(tag.prefix, "O.") && type_changes);
     if (ends) entities.push_back({previous.type, first, i - 1});
     if (starts) first = i;
@@ -140,7 +163,9 @@ void TagSet::find_strictly(std::span<const int32_t> tags, std::vector<Entity>& e
     size_t end = i + 1;
     if (matches(rules.start, previous, tag)) {
       while (matches(rules.inside, tag_at(end - 1), tag_at(end))) ++end;
-      if (matches(rules.end, tag_at(end - 1), tag_at(end))) entities.push_back({tag.type, i, end - 1});
+      if (matches(rules.end, tag_at(end - 1), tag_at(end))) {
+        entities.push_back({tag.type, i, end - 1});
+      }
     }
     i = end;
     previous = tag_at(i - 1);

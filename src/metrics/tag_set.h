@@ -1,6 +1,7 @@
-// Tags of words, and the entities that a sequence of them spells. Rules are seqeval's, word for word: its default, which is
-// conlleval's and takes any of IOB1, IOB2 and IOBES with whatever a model makes of them, and its strict schemes, where only
-// a sequence without a mistake is an entity.
+// Tags of words, and the entities that a sequence of them spells. Rules are seqeval's, word for
+// word: its default, which is conlleval's and takes any of IOB1, IOB2 and IOBES with whatever a
+// model makes of them, and its strict schemes, where only a sequence without a mistake is an
+// entity.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ class TagSet {
   // Labels by id: "O", "B-PER". A label that is empty, or not of a strict scheme, is kInput.
   TagSet(std::span<const std::string> labels, TagScheme scheme);
 
-  const std::vector<std::string>& types() const { return types_; }  // sorted; "_" is the type of labels without one
+  // Sorted; "_" is the type of labels without one.
+  const std::vector<std::string>& types() const { return types_; }
 
   // In the order of the words; `entities` is overwritten.
   void find_entities(std::span<const int32_t> tags, std::vector<Entity>& entities) const;

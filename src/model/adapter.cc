@@ -23,10 +23,17 @@ constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight";
 // Kinds of LoRA whose weights mean something else than scale * b a.
 void refuse_other_kinds(const Json& json, const std::string& origin) {
   const auto refuse_if = [&](const char* name, bool wrong) {
-    if (wrong) fail(ErrorKind::kInput, "{}: {} is {}, which snug does not know", origin, name, json.at(name).dump());
+    if (wrong) {
+      fail(ErrorKind::kInput, "{}: {} is {}, which snug does not know", origin, name,
+           json.at(name).dump());
+    }
   };
-  for (const char* name : {"use_dora", "use_rslora", "use_qalora"}) refuse_if(name, json.contains(name) && json[name] == true);
-  for (const char* name : {"rank_pattern", "alpha_pattern"}) refuse_if(name, json.contains(name) && !json[name].empty());
+  for (const char* name : {"use_dora", "use_rslora", "use_qalora"}) {
+    refuse_if(name, json.contains(name) && json[name] == true);
+  }
+  for (const char* name : {"rank_pattern", "alpha_pattern"}) {
+    refuse_if(name, json.contains(name) && !json[name].empty());
+  }
   refuse_if("bias", json.contains("bias") && json["bias"] != "none");
   refuse_if("peft_type", json.value("peft_type", "LORA") != "LORA");
 }
@@ -34,19 +41,25 @@ void refuse_other_kinds(const Json& json, const std::string& origin) {
 // PEFT's name of what the head is for; it has none for masked language models.
 OrderedJson task_type(Head head) {
   switch (head) {
-    case Head::kClassifier: return "SEQ_CLS";
-    case Head::kTagger: return "TOKEN_CLS";
-    case Head::kSpans: return "QUESTION_ANS";
-    case Head::kCausalLm: return "CAUSAL_LM";
+    case Head::kClassifier:
+      return "SEQ_CLS";
+    case Head::kTagger:
+      return "TOKEN_CLS";
+    case Head::kSpans:
+      return "QUESTION_ANS";
+    case Head::kCausalLm:
+      return "CAUSAL_LM";
     case Head::kMaskedLm:
-    case Head::kNone: break;
+    case Head::kNone:
+      break;
   }
   return nullptr;
 }
 
 fs::path base_folder(const fs::path& folder, const std::string& stated) {
   const fs::path path = stated;
-  return path.is_relative() && !fs::exists(path) && fs::exists(folder / path) ? folder / path : path;
+  return path.is_relative() && !fs::exists(path) && fs::exists(folder / path) ? folder / path
+                                                                              : path;
 }
 
 }  // namespace
@@ -66,23 +79,29 @@ AdapterFolder::AdapterFolder(const fs::path& folder) : file_(folder / kAdapterWe
     in_out_ = json.value("fan_in_fan_out", false);
     base_ = base_folder(folder, json.at("base_model_name_or_path"));
   } catch (const Json::exception&) {
-    fail(ErrorKind::kInput, "{}: expected \"r\", \"lora_alpha\" and \"base_model_name_or_path\"", origin);
+    fail(ErrorKind::kInput, "{}: expected \"r\", \"lora_alpha\" and \"base_model_name_or_path\"",
+         origin);
   }
-  if (spec_.rank < 1 || spec_.rank > 65536) fail(ErrorKind::kInput, "{}: r is {}, expected at least 1", origin, spec_.rank);
+  if (spec_.rank < 1 || spec_.rank > 65536) {
+    fail(ErrorKind::kInput, "{}: r is {}, expected at least 1", origin, spec_.rank);
+  }
   std::set<std::string> paired;
   for (const TensorEntry& tensor : file_.tensors()) {
     std::string name = tensor.name;
     if (!name.starts_with(kAdapterPrefix)) {
-      fail(ErrorKind::kInput, "{}: tensor \"{}\" does not begin with \"{}\"", file_.path().string(), name, kAdapterPrefix);
+      fail(ErrorKind::kInput, "{}: tensor \"{}\" does not begin with \"{}\"", file_.path().string(),
+           name, kAdapterPrefix);
     }
     name = name.substr(kAdapterPrefix.size());
     if (name.ends_with(kA)) {
       const std::string module = name.substr(0, name.size() - kA.size());
-      const TensorEntry* const b = file_.find(std::string(kAdapterPrefix) + module + std::string(kB));
-      const bool fits = b != nullptr && tensor.shape.size() == 2 && b->shape.size() == 2 && tensor.shape[0] == spec_.rank &&
-                        b->shape[1] == spec_.rank;
+      const TensorEntry* const b =
+          file_.find(std::string(kAdapterPrefix) + module + std::string(kB));
+      const bool fits = b != nullptr && tensor.shape.size() == 2 && b->shape.size() == 2 &&
+                        tensor.shape[0] == spec_.rank && b->shape[1] == spec_.rank;
       if (!fits) {
-        fail(ErrorKind::kInput, "{}: {} has no lora_A and lora_B of rank {}", file_.path().string(), module, spec_.rank);
+        fail(ErrorKind::kInput, "{}: {} has no lora_A and lora_B of rank {}", file_.path().string(),
+             module, spec_.rank);
       }
       pairs_.push_back({module + ".weight", &tensor, b});
       paired.insert(b->name);
@@ -101,19 +120,23 @@ AdapterFolder::AdapterFolder(const fs::path& folder) : file_(folder / kAdapterWe
 // Files of a bare model lack the first part of the names.
 const AdapterFolder::Pair* AdapterFolder::find(std::string_view weight) const {
   const auto found = std::ranges::find_if(pairs_, [&](const Pair& pair) {
-    return pair.weight == weight || std::string_view(pair.weight).substr(pair.weight.find('.') + 1) == weight;
+    return pair.weight == weight ||
+           std::string_view(pair.weight).substr(pair.weight.find('.') + 1) == weight;
   });
   return found == pairs_.end() ? nullptr : &*found;
 }
 
-void AdapterFolder::add_to(const TensorEntry& weight, uint64_t first, std::span<float> values) const {
+void AdapterFolder::add_to(const TensorEntry& weight, uint64_t first,
+                           std::span<float> values) const {
   const Pair* const pair = find(weight.name);
   if (pair == nullptr || values.empty()) return;
-  const auto rank = size_t(spec_.rank), in = size_t(pair->a->shape[1]), out = size_t(pair->b->shape[0]);
+  const auto rank = size_t(spec_.rank), in = size_t(pair->a->shape[1]),
+             out = size_t(pair->b->shape[0]);
   const size_t rows = in_out_ ? in : out, cols = in_out_ ? out : in;
   if (weight.shape != std::vector<int64_t>{int64_t(rows), int64_t(cols)}) {
-    fail(ErrorKind::kInput, "{}: the adapter of \"{}\" is for a weight of [{}, {}], the model's is {}", file_.path().string(),
-         weight.name, rows, cols, format_shape(weight.shape));
+    fail(ErrorKind::kInput,
+         "{}: the adapter of \"{}\" is for a weight of [{}, {}], the model's is {}",
+         file_.path().string(), weight.name, rows, cols, format_shape(weight.shape));
   }
   std::vector<float> a(rank * in), b(out * rank);
   file_.read_as_f32(*pair->a, 0, a);
@@ -129,10 +152,13 @@ void AdapterFolder::add_to(const TensorEntry& weight, uint64_t first, std::span<
 
 namespace {
 
-// Heads are trained whole. PEFT knows them by the first part of their names behind the model's prefix.
+// Heads are trained whole. PEFT knows them by the first part of their names behind the model's
+// prefix.
 std::string module_of(const Parameter& parameter, const Model& model) {
   std::string name = parameter.parts[0].name;
-  if (name.starts_with(model.weight_names().prefix)) name = name.substr(model.weight_names().prefix.size());
+  if (name.starts_with(model.weight_names().prefix)) {
+    name = name.substr(model.weight_names().prefix.size());
+  }
   return name.substr(0, name.find('.'));
 }
 
@@ -144,8 +170,8 @@ std::set<std::string> whole_modules(const Model& model) {
   return whole;
 }
 
-// PEFT takes all-linear alone, not in a list, and would then look for layers by rules of its own: the layers that have
-// adapters are named, by the last parts of their names.
+// PEFT takes all-linear alone, not in a list, and would then look for layers by rules of its own:
+// the layers that have adapters are named, by the last parts of their names.
 std::vector<std::string> target_modules(const Model& model) {
   const std::vector<std::string>& asked = model.tuning().lora.targets;
   if (std::ranges::find(asked, "all-linear") == asked.end()) return asked;
@@ -158,17 +184,22 @@ std::vector<std::string> target_modules(const Model& model) {
   return {names.begin(), names.end()};
 }
 
-// The last layer of a masked language model in transformers. Its weight is the table of words and its bias has another name
-// too, so that the files of models, snug's among them, need not have either under this one.
+// The last layer of a masked language model in transformers. Its weight is the table of words and
+// its bias has another name too, so that the files of models, snug's among them, need not have
+// either under this one.
 struct TiedLayer {
   std::string name, bias;
 };
 TiedLayer tied_layer(Family family) {
   switch (family) {
-    case Family::kBert: return {"cls.predictions.decoder", "cls.predictions.bias"};
-    case Family::kRoberta: return {"lm_head.decoder", "lm_head.bias"};
-    case Family::kDistilBert: return {"vocab_projector", "vocab_projector.bias"};
-    case Family::kGpt2: break;
+    case Family::kBert:
+      return {"cls.predictions.decoder", "cls.predictions.bias"};
+    case Family::kRoberta:
+      return {"lm_head.decoder", "lm_head.bias"};
+    case Family::kDistilBert:
+      return {"vocab_projector", "vocab_projector.bias"};
+    case Family::kGpt2:
+      break;
   }
   return {};
 }
@@ -179,36 +210,49 @@ struct Source {
   std::vector<int64_t> shape;
   std::function<void(uint64_t first, std::span<float> values)> read;
 
-  size_t elements() const { return size_t(std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>())); }
+  size_t elements() const {
+    return size_t(std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()));
+  }
 };
 
 // What is frozen of heads: in modules that are trained in part, and what was made new for this run.
-void add_frozen_parts(std::vector<Source>& sources, const Model& model, const ParameterMemory& memory, const WeightFolder& base) {
+void add_frozen_parts(std::vector<Source>& sources, const Model& model,
+                      const ParameterMemory& memory, const WeightFolder& base) {
   const std::set<std::string> whole = whole_modules(model);
   for (size_t i = 0; i < model.parameters().size(); ++i) {
     const Parameter& p = model.parameters()[i];
     if (p.trained || !p.is_head) continue;
     if (!whole.contains(module_of(p, model)) && base.find(p.parts[0].name) != nullptr) continue;
     SNUG_CHECK(p.parts.size() == 1 && !p.quantized);
-    sources.push_back({p.parts[0].name, p.is_vector ? std::vector<int64_t>{p.cols} : std::vector<int64_t>{p.rows, p.cols},
-                       [block = memory(i)](uint64_t first, std::span<float> values) {
-                         block.read(first * sizeof(float), std::as_writable_bytes(values));
-                       }});
+    sources.push_back(
+        {p.parts[0].name,
+         p.is_vector ? std::vector<int64_t>{p.cols} : std::vector<int64_t>{p.rows, p.cols},
+         [block = memory(i)](uint64_t first, std::span<float> values) {
+           block.read(first * sizeof(float), std::as_writable_bytes(values));
+         }});
   }
 }
 
 void add_tied_layer(std::vector<Source>& sources, const Model& model, const WeightFolder& base) {
   const auto [layer, bias] = tied_layer(model.config().family);
-  if (model.head() != Head::kMaskedLm || !whole_modules(model).contains(layer.substr(0, layer.find('.')))) return;
+  if (model.head() != Head::kMaskedLm ||
+      !whole_modules(model).contains(layer.substr(0, layer.find('.')))) {
+    return;
+  }
   if (layer + ".bias" != bias) {
     Source same = *std::ranges::find(sources, bias, &Source::name);
     same.name = layer + ".bias";
     sources.push_back(std::move(same));
   }
-  const Parameter& words = *std::ranges::find_if(model.parameters(), [](const Parameter& p) { return p.is_table && p.is_factor; });
+  const Parameter& words = *std::ranges::find_if(
+      model.parameters(), [](const Parameter& p) { return p.is_table && p.is_factor; });
   std::string name = words.parts[0].name;
-  if (base.find(name) == nullptr) name = name.substr(model.weight_names().prefix.size());  // a bare model's
-  sources.push_back({layer + ".weight", {words.rows, words.cols}, [&base, name](uint64_t first, std::span<float> values) {
+  if (base.find(name) == nullptr) {
+    name = name.substr(model.weight_names().prefix.size());  // a bare model's
+  }
+  sources.push_back({layer + ".weight",
+                     {words.rows, words.cols},
+                     [&base, name](uint64_t first, std::span<float> values) {
                        base.read_as_f32(name, first, values);
                      }});
 }
@@ -234,18 +278,23 @@ std::string describe_adapter(const Model& model, const std::filesystem::path& ba
   return json.dump(2) + "\n";
 }
 
-void complete_adapter(const fs::path& folder, const Model& model, const ParameterMemory& memory, const WeightFolder& base) {
+void complete_adapter(const fs::path& folder, const Model& model, const ParameterMemory& memory,
+                      const WeightFolder& base) {
   const SafetensorsFile trained(folder / kAdapterWeights);
   std::vector<Source> sources;
   for (const TensorEntry& tensor : trained.tensors()) {
     sources.push_back({tensor.name.substr(kAdapterPrefix.size()), tensor.shape,
-                       [&trained, &tensor](uint64_t first, std::span<float> values) { trained.read_as_f32(tensor, first, values); }});
+                       [&trained, &tensor](uint64_t first, std::span<float> values) {
+                         trained.read_as_f32(tensor, first, values);
+                       }});
   }
   add_frozen_parts(sources, model, memory, base);
   add_tied_layer(sources, model, base);
   if (sources.size() == trained.tensors().size()) return;
   std::vector<TensorEntry> entries;
-  for (const Source& source : sources) entries.push_back({std::string(kAdapterPrefix) + source.name, DType::kF32, source.shape});
+  for (const Source& source : sources) {
+    entries.push_back({std::string(kAdapterPrefix) + source.name, DType::kF32, source.shape});
+  }
   SafetensorsWriter writer(folder / kAdapterWeights, entries);
   std::vector<float> buffer(kPieceBytes / sizeof(float));
   for (size_t i = 0; i < sources.size(); ++i) {

@@ -27,7 +27,7 @@ constexpr ActivationName kActivations[] = {{"gelu", HiddenAct::kGelu},
 
 struct IntegerField {
   const char* name;
-  int64_t ModelConfig::* member;
+  int64_t ModelConfig::*member;
   int64_t min, max;
   bool required;  // the others keep the family's default, which is transformers'
 };
@@ -58,7 +58,7 @@ constexpr IntegerField kGpt2Integers[] = {
 
 struct RealField {
   const char* name;
-  double ModelConfig::* member;
+  double ModelConfig::*member;
   double min, below;
 };
 constexpr RealField kEncoderReals[] = {
@@ -71,25 +71,27 @@ constexpr RealField kDistilBertReals[] = {
     {"attention_dropout", &ModelConfig::attention_dropout, 0, 1},
     {"qa_dropout", &ModelConfig::answer_dropout, 0, 1},
     {"initializer_range", &ModelConfig::initializer_range, 0, 100}};
-constexpr RealField kGpt2Reals[] = {
-    {"embd_pdrop", &ModelConfig::embedding_dropout, 0, 1},
-    {"resid_pdrop", &ModelConfig::hidden_dropout, 0, 1},
-    {"attn_pdrop", &ModelConfig::attention_dropout, 0, 1},
-    {"initializer_range", &ModelConfig::initializer_range, 0, 100},
-    {"layer_norm_epsilon", &ModelConfig::layer_norm_eps, 1e-30, 1}};
+constexpr RealField kGpt2Reals[] = {{"embd_pdrop", &ModelConfig::embedding_dropout, 0, 1},
+                                    {"resid_pdrop", &ModelConfig::hidden_dropout, 0, 1},
+                                    {"attn_pdrop", &ModelConfig::attention_dropout, 0, 1},
+                                    {"initializer_range", &ModelConfig::initializer_range, 0, 100},
+                                    {"layer_norm_epsilon", &ModelConfig::layer_norm_eps, 1e-30, 1}};
 
 // How a family writes its configuration.
 struct FamilyNames {
   Family family;
-  const char *model_type, *class_prefix, *activation, *classifier_dropout;  // the last: null where it has none
+  const char *model_type, *class_prefix, *activation,
+      *classifier_dropout;  // the last: null where it has none
   std::span<const IntegerField> integers;
   std::span<const RealField> reals;
 };
 constexpr FamilyNames kFamilies[] = {
-    {Family::kBert, "bert", "Bert", "hidden_act", "classifier_dropout", kEncoderIntegers, kEncoderReals},
-    {Family::kRoberta, "roberta", "Roberta", "hidden_act", "classifier_dropout", kEncoderIntegers, kEncoderReals},
-    {Family::kDistilBert, "distilbert", "DistilBert", "activation", "seq_classif_dropout", kDistilBertIntegers,
-     kDistilBertReals},
+    {Family::kBert, "bert", "Bert", "hidden_act", "classifier_dropout", kEncoderIntegers,
+     kEncoderReals},
+    {Family::kRoberta, "roberta", "Roberta", "hidden_act", "classifier_dropout", kEncoderIntegers,
+     kEncoderReals},
+    {Family::kDistilBert, "distilbert", "DistilBert", "activation", "seq_classif_dropout",
+     kDistilBertIntegers, kDistilBertReals},
     {Family::kGpt2, "gpt2", "GPT2", "activation_function", nullptr, kGpt2Integers, kGpt2Reals}};
 
 constexpr const char* kFamilyList = "\"bert\", \"roberta\", \"distilbert\", \"gpt2\"";
@@ -136,7 +138,9 @@ class ConfigReader {
     if (family != Family::kGpt2) config_.embedding_dropout = config_.hidden_dropout;
     if (config_.intermediate_size == 0) config_.intermediate_size = 4 * config_.hidden_size;
     read_eos();
-    if (const Json* tied = value_of("tie_word_embeddings")) config_.tie_word_embeddings = *tied != false;
+    if (const Json* tied = value_of("tie_word_embeddings")) {
+      config_.tie_word_embeddings = *tied != false;
+    }
     read_quantization();
     read_classifier_dropout();
     read_activation();
@@ -169,10 +173,12 @@ class ConfigReader {
   void read_quantization() {
     const Json* quantization = value_of("quantization_config");
     if (quantization == nullptr) return;
-    const Json method = quantization->is_object() ? quantization->value("quant_method", Json()) : Json();
+    const Json method =
+        quantization->is_object() ? quantization->value("quant_method", Json()) : Json();
     if (method != kQuantization) {
-      bad("quantization_config.quant_method is {}, supported: \"{}\" (snug quantize); use the original model", shown(method),
-          kQuantization);
+      bad("quantization_config.quant_method is {}, supported: \"{}\" (snug quantize); use the "
+          "original model",
+          shown(method), kQuantization);
     }
     config_.quantized = true;
   }
@@ -193,7 +199,8 @@ class ConfigReader {
     for (const FamilyNames& names : kFamilies) {
       if (first.starts_with(names.class_prefix)) return names.family;
     }
-    bad("architectures names {} and model_type is missing, supported: {}", shown(Json(first)), kFamilyList);
+    bad("architectures names {} and model_type is missing, supported: {}", shown(Json(first)),
+        kFamilyList);
   }
 
   // Some files list several; the first is the one that ends a text.
@@ -223,12 +230,18 @@ class ConfigReader {
     }
     for (const char* name : {"is_decoder", "add_cross_attention", "is_encoder_decoder"}) {
       const Json* value = value_of(name);
-      if (value == nullptr || *value == false || (names_->family == Family::kGpt2 && name == std::string_view("is_decoder"))) continue;
-      bad("{} is {}, expected false: models of an encoder and a decoder are not supported", name, shown(*value));
+      if (value == nullptr || *value == false ||
+          (names_->family == Family::kGpt2 && name == std::string_view("is_decoder"))) {
+        continue;
+      }
+      bad("{} is {}, expected false: models of an encoder and a decoder are not supported", name,
+          shown(*value));
     }
     const auto must_be = [&](const char* name, bool expected) {
       const Json* value = value_of(name);
-      if (value != nullptr && *value != expected) bad("{} is {}, supported: {}", name, shown(*value), expected);
+      if (value != nullptr && *value != expected) {
+        bad("{} is {}, supported: {}", name, shown(*value), expected);
+      }
     };
     must_be("scale_attn_weights", true);
     must_be("scale_attn_by_inverse_layer_idx", false);
@@ -264,13 +277,16 @@ class ConfigReader {
   }
 
   void read_real(const RealField& field) {
-    if (const auto number = real_of(field.name, field.min, field.below))
+    if (const auto number = real_of(field.name, field.min, field.below)) {
       config_.*field.member = *number;
+    }
   }
 
   void read_classifier_dropout() {
     if (names_->classifier_dropout == nullptr) return;
-    if (const auto rate = real_of(names_->classifier_dropout, 0, 1)) config_.classifier_dropout = rate;
+    if (const auto rate = real_of(names_->classifier_dropout, 0, 1)) {
+      config_.classifier_dropout = rate;
+    }
   }
 
   void read_activation() {
@@ -286,15 +302,16 @@ class ConfigReader {
 
   void check_sizes() const {
     if (config_.hidden_size % config_.num_attention_heads != 0) {
-      const auto name_of = [&](int64_t ModelConfig::* member) {
+      const auto name_of = [&](int64_t ModelConfig::*member) {
         return std::ranges::find(names_->integers, member, &IntegerField::member)->name;
       };
-      bad("{} {} is not divisible by {} {}", name_of(&ModelConfig::hidden_size), config_.hidden_size,
-          name_of(&ModelConfig::num_attention_heads), config_.num_attention_heads);
+      bad("{} {} is not divisible by {} {}", name_of(&ModelConfig::hidden_size),
+          config_.hidden_size, name_of(&ModelConfig::num_attention_heads),
+          config_.num_attention_heads);
     }
     if (config_.max_length() < 1) {
-      bad("max_position_embeddings is {}, expected more than pad_token_id {} + 1", config_.max_position_embeddings,
-          config_.pad_token_id);
+      bad("max_position_embeddings is {}, expected more than pad_token_id {} + 1",
+          config_.max_position_embeddings, config_.pad_token_id);
     }
     if (config_.pad_token_id >= config_.vocab_size) {
       bad("pad_token_id is {}, expected less than vocab_size {}", config_.pad_token_id,
@@ -332,8 +349,9 @@ class ConfigReader {
     const Json* value = value_of(name);
     if (value == nullptr) return nullptr;
     if (!value->is_object()) bad("{} is {}, expected an object", name, shown(*value));
-    if (value->size() > size_t(kMaxLabels))
+    if (value->size() > size_t(kMaxLabels)) {
       bad("{} has {} entries, expected at most {}", name, value->size(), kMaxLabels);
+    }
     return value;
   }
 
@@ -350,8 +368,9 @@ class ConfigReader {
       if (error != std::errc() || end != key.data() + key.size() || key != std::to_string(id)) {
         bad("id2label has key {}, expected an id", shown(Json(key)));
       }
-      if (!label.is_string())
+      if (!label.is_string()) {
         bad("id2label gives id {} the label {}, expected a string", key, shown(label));
+      }
       place_label("id2label", id, names.size(), label.get<std::string>());
     }
     std::vector<std::string> sorted = config_.labels;
@@ -362,8 +381,9 @@ class ConfigReader {
   }
 
   size_t checked_id(const std::string& label, const Json& id) const {
-    if (!id.is_number_unsigned())
+    if (!id.is_number_unsigned()) {
       bad("label2id gives {} the id {}, expected an integer", shown(Json(label)), shown(id));
+    }
     return id.get<size_t>();
   }
 
@@ -390,9 +410,12 @@ class ConfigReader {
   void read_num_labels(bool named) {
     const Json* value = value_of("num_labels");
     if (value == nullptr) {
-      // transformers leaves its default out of the file; a model without such a head has no classes at all.
+      // transformers leaves its default out of the file; a model without such a head has no classes
+      // at all.
       const Head head = head_of(config_);
-      if (!named && (head == Head::kClassifier || head == Head::kTagger)) number_labels(kDefaultLabels);
+      if (!named && (head == Head::kClassifier || head == Head::kTagger)) {
+        number_labels(kDefaultLabels);
+      }
       return;
     }
     if (!value->is_number_integer() || *value < 1 || *value > kMaxLabels) {
@@ -418,7 +441,8 @@ class ConfigReader {
 
 void write_labels(const ModelConfig& config, Head head, Json& document) {
   if (head == Head::kClassifier) {
-    document["problem_type"] = std::ranges::find(kProblems, config.problem_type(), &ProblemName::problem)->name;
+    document["problem_type"] =
+        std::ranges::find(kProblems, config.problem_type(), &ProblemName::problem)->name;
   } else {
     document.erase("problem_type");
   }
@@ -472,19 +496,26 @@ std::optional<Family> find_family(std::string_view type) {
 std::string architecture(Family family, Head head) {
   const std::string prefix = names_of(family).class_prefix;
   switch (head) {
-    case Head::kNone: return prefix + "Model";
-    case Head::kClassifier: return prefix + "ForSequenceClassification";
-    case Head::kTagger: return prefix + "ForTokenClassification";
-    case Head::kSpans: return prefix + "ForQuestionAnswering";
-    case Head::kCausalLm: return prefix + "LMHeadModel";
-    case Head::kMaskedLm: return prefix + "ForMaskedLM";
+    case Head::kNone:
+      return prefix + "Model";
+    case Head::kClassifier:
+      return prefix + "ForSequenceClassification";
+    case Head::kTagger:
+      return prefix + "ForTokenClassification";
+    case Head::kSpans:
+      return prefix + "ForQuestionAnswering";
+    case Head::kCausalLm:
+      return prefix + "LMHeadModel";
+    case Head::kMaskedLm:
+      return prefix + "ForMaskedLM";
   }
   return prefix;
 }
 
 Head head_of(const ModelConfig& config) {
   for (const std::string& name : config.architectures) {
-    for (const Head head : {Head::kClassifier, Head::kTagger, Head::kSpans, Head::kCausalLm, Head::kMaskedLm}) {
+    for (const Head head :
+         {Head::kClassifier, Head::kTagger, Head::kSpans, Head::kCausalLm, Head::kMaskedLm}) {
       if (name == architecture(config.family, head)) return head;
     }
   }
@@ -504,7 +535,8 @@ ModelConfig parse_config(std::string_view text, std::string_view origin) {
 std::filesystem::path config_path(const std::filesystem::path& folder) {
   const std::filesystem::path own = folder / "bert_config.json", usual = folder / "config.json";
   std::error_code error;
-  return !std::filesystem::exists(usual, error) && std::filesystem::exists(own, error) ? own : usual;
+  return !std::filesystem::exists(usual, error) && std::filesystem::exists(own, error) ? own
+                                                                                       : usual;
 }
 
 ModelConfig load_config(const std::filesystem::path& folder) {
@@ -518,7 +550,8 @@ std::string to_json(const ModelConfig& config, Head head) {
   for (const IntegerField& field : names.integers) document[field.name] = config.*field.member;
   for (const RealField& field : names.reals) document[field.name] = config.*field.member;
   if (names.classifier_dropout != nullptr) {
-    document[names.classifier_dropout] = config.classifier_dropout ? Json(*config.classifier_dropout) : Json();
+    document[names.classifier_dropout] =
+        config.classifier_dropout ? Json(*config.classifier_dropout) : Json();
   }
   write_activation(config, document);
   document["model_type"] = names.model_type;
@@ -532,11 +565,15 @@ std::string to_json(const ModelConfig& config, Head head) {
   }
   // transformers gives an answer's head as many outputs as there are labels.
   if (head == Head::kSpans) {
-    for (const char* field : {"id2label", "label2id", "num_labels", "problem_type"}) document.erase(field);
+    for (const char* field : {"id2label", "label2id", "num_labels", "problem_type"}) {
+      document.erase(field);
+    }
   }
-  // transformers looks for the last token that is no padding, and without an id for padding takes one text at a time.
+  // transformers looks for the last token that is no padding, and without an id for padding takes
+  // one text at a time.
   const bool looks_for_padding = config.family == Family::kGpt2 && head == Head::kClassifier;
-  if (looks_for_padding && config.eos_token_id && document.value("pad_token_id", Json()).is_null()) {
+  if (looks_for_padding && config.eos_token_id &&
+      document.value("pad_token_id", Json()).is_null()) {
     document["pad_token_id"] = *config.eos_token_id;
   }
   const bool has_labels = head == Head::kClassifier || head == Head::kTagger;

@@ -47,20 +47,24 @@ struct ModelConfig {
   double attention_dropout = 0.1;
   std::optional<double> classifier_dropout;  // absent: hidden_dropout
   double answer_dropout = 0;                 // before the head of answers: DistilBERT's
-  bool tie_word_embeddings = true;  // the word table is the head of a language model too
-  bool quantized = false;           // the weights of layers and words are int8, as snug quantize writes them
+  bool tie_word_embeddings = true;           // the word table is the head of a language model too
+  bool quantized = false;  // the weights of layers and words are int8, as snug quantize writes them
   double initializer_range = 0.02;
   double layer_norm_eps = 1e-12;
-  std::vector<std::string> labels;  // by id; empty where the file names none and its head needs none
-  std::optional<Problem> problem;   // where the file names one
-  std::string raw;                  // the document as it was read
+  std::vector<std::string>
+      labels;                      // by id; empty where the file names none and its head needs none
+  std::optional<Problem> problem;  // where the file names one
+  std::string raw;                 // the document as it was read
 
   int64_t num_labels() const { return int64_t(labels.size()); }
   // One output is a number, as transformers has it.
-  Problem problem_type() const { return problem.value_or(labels.size() == 1 ? Problem::kNumbers : Problem::kOneLabel); }
+  Problem problem_type() const {
+    return problem.value_or(labels.size() == 1 ? Problem::kNumbers : Problem::kOneLabel);
+  }
   // Tokens a text may have: RoBERTa's positions begin behind its padding id.
   int64_t max_length() const {
-    return family == Family::kRoberta ? max_position_embeddings - pad_token_id - 1 : max_position_embeddings;
+    return family == Family::kRoberta ? max_position_embeddings - pad_token_id - 1
+                                      : max_position_embeddings;
   }
 };
 

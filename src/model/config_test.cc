@@ -54,9 +54,14 @@ TEST(ParseConfig, ReadsWhatIsThere) {
 TEST(ParseConfig, HeadsOfClassesHaveTwoWhereTheFileIsSilent) {
   const std::vector<std::string> two = {"LABEL_0", "LABEL_1"};
   EXPECT_EQ(with(R"({"architectures": ["BertForSequenceClassification"]})").labels, two);
-  EXPECT_EQ(with(R"({"architectures": ["BertForTokenClassification"], "id2label": null})").labels, two);
-  EXPECT_EQ(with(R"({"architectures": ["BertForTokenClassification"], "num_labels": 3})").num_labels(), 3);
-  EXPECT_EQ(with(R"({"architectures": ["BertForSequenceClassification"], "label2id": {"only": 0}})").num_labels(), 1);
+  EXPECT_EQ(with(R"({"architectures": ["BertForTokenClassification"], "id2label": null})").labels,
+            two);
+  EXPECT_EQ(
+      with(R"({"architectures": ["BertForTokenClassification"], "num_labels": 3})").num_labels(),
+      3);
+  EXPECT_EQ(with(R"({"architectures": ["BertForSequenceClassification"], "label2id": {"only": 0}})")
+                .num_labels(),
+            1);
   for (const char* bare : {"BertModel", "BertForMaskedLM", "BertForQuestionAnswering"}) {
     EXPECT_EQ(with(Json{{"architectures", {bare}}}.dump().c_str()).num_labels(), 0) << bare;
   }
@@ -104,10 +109,10 @@ TEST(ParseConfig, RefusesBadValuesByName) {
       {R"({"add_cross_attention": true})", "add_cross_attention is true"},
       {R"({"pruned_heads": {"1": [0]}})", "pruned_heads"},
       {R"({"quantization_config": {"bits": 8}})", "quantization_config.quant_method is null"},
-      {R"({"model_type": "t5"})", "model_type is \"t5\", supported: \"bert\", \"roberta\", \"distilbert\", \"gpt2\""},
+      {R"({"model_type": "t5"})",
+       "model_type is \"t5\", supported: \"bert\", \"roberta\", \"distilbert\", \"gpt2\""},
       {R"({"model_type": 3})", "model_type is 3, expected a string"},
-      {R"({"model_type": null, "architectures": ["T5Model"]})",
-       "architectures names \"T5Model\""},
+      {R"({"model_type": null, "architectures": ["T5Model"]})", "architectures names \"T5Model\""},
       {R"({"architectures": "BertModel"})", "architectures is \"BertModel\", expected an array"},
       {R"({"problem_type": "ranking"})", "problem_type is \"ranking\""},
       {R"({"id2label": {"0": "a", "2": "b"}})", "id2label has id 2, expected 0 to 1"},
@@ -142,7 +147,8 @@ TEST(ParseConfig, RefusesBadValuesByName) {
 }
 
 TEST(ParseConfig, ReadsGpt2UnderItsOwnNames) {
-  const char* text = R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50257, "n_embd": 64,
+  const char* text =
+      R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50257, "n_embd": 64,
     "n_layer": 3, "n_head": 2, "n_positions": 128, "n_ctx": 128, "embd_pdrop": 0.2, "eos_token_id": 50256})";
   const ModelConfig config = parse_config(text, "config.json");
   EXPECT_EQ(config.family, Family::kGpt2);
@@ -208,17 +214,20 @@ TEST(ToJson, SaysWhetherWeightsAreQuantized) {
   EXPECT_TRUE(again.quantized);
   again.quantized = false;
   EXPECT_FALSE(parse_config(to_json(again, Head::kNone), "config.json").quantized);
-  for (const char* other : {R"({"quantization_config": {"quant_method": "gptq"}})", R"({"quantization_config": {}})",
-                            R"({"quantization_config": 8})"}) {
+  for (const char* other : {R"({"quantization_config": {"quant_method": "gptq"}})",
+                            R"({"quantization_config": {}})", R"({"quantization_config": 8})"}) {
     EXPECT_THROW(with(other), Error) << other;
   }
 }
 
 // transformers would give the head of answers an output for each.
 TEST(ToJson, LeavesTheLabelsOfAnotherTask) {
-  ModelConfig config = with(R"({"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}, "problem_type": "regression"})");
+  ModelConfig config = with(
+      R"({"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}, "problem_type": "regression"})");
   const Json answers = parse_json(to_json(config, Head::kSpans), "config.json");
-  for (const char* field : {"id2label", "label2id", "num_labels", "problem_type"}) EXPECT_FALSE(answers.contains(field)) << field;
+  for (const char* field : {"id2label", "label2id", "num_labels", "problem_type"}) {
+    EXPECT_FALSE(answers.contains(field)) << field;
+  }
   config.labels = {"O", "B-PER"};
   const Json tags = parse_json(to_json(config, Head::kTagger), "config.json");
   EXPECT_EQ(tags["id2label"], (Json{{"0", "O"}, {"1", "B-PER"}}));
@@ -236,7 +245,8 @@ TEST(ToJson, NeedsNoSourceDocument) {
   EXPECT_EQ(again.hidden_size, 32);
 }
 
-constexpr const char* kDistilBert = R"({"model_type": "distilbert", "vocab_size": 97, "dim": 36, "n_layers": 3, "n_heads": 4,
+constexpr const char* kDistilBert =
+    R"({"model_type": "distilbert", "vocab_size": 97, "dim": 36, "n_layers": 3, "n_heads": 4,
     "hidden_dim": 68, "max_position_embeddings": 40, "dropout": 0.3, "attention_dropout": 0.4, "activation": "relu",
     "sinusoidal_pos_embds": false, "tie_weights_": true, "architectures": ["DistilBertForMaskedLM"]})";
 
@@ -270,7 +280,10 @@ TEST(DistilBert, IsWrittenUnderThem) {
   EXPECT_EQ(json["seq_classif_dropout"], 0.5);
   EXPECT_EQ(json["dropout"], 0.3);
   EXPECT_EQ(json["activation"], "relu");
-  for (const char* other : {"hidden_size", "type_vocab_size", "classifier_dropout", "layer_norm_eps"}) EXPECT_FALSE(json.contains(other)) << other;
+  for (const char* other :
+       {"hidden_size", "type_vocab_size", "classifier_dropout", "layer_norm_eps"}) {
+    EXPECT_FALSE(json.contains(other)) << other;
+  }
 }
 
 TEST(DistilBert, IsCheckedUnderThem) {
@@ -284,8 +297,10 @@ TEST(DistilBert, IsCheckedUnderThem) {
     }
     return "";
   };
-  EXPECT_EQ(error("\"n_heads\": 4", "\"n_heads\": 5"), "config.json: dim 36 is not divisible by n_heads 5");
-  EXPECT_EQ(error("\"dim\": 36, ", ""), "config.json: dim is missing, expected an integer from 1 to 65536");
+  EXPECT_EQ(error("\"n_heads\": 4", "\"n_heads\": 5"),
+            "config.json: dim 36 is not divisible by n_heads 5");
+  EXPECT_EQ(error("\"dim\": 36, ", ""),
+            "config.json: dim is missing, expected an integer from 1 to 65536");
   EXPECT_EQ(error("0.3", "3"), "config.json: dropout is 3, expected a number from 0 to below 1");
   EXPECT_EQ(error("\"model_type\": \"distilbert\", ", ""), "");  // early files lack it
 }

@@ -1,6 +1,6 @@
-// A student that learns from a teacher. Both models' parameters are one table, the student's first, and both forward
-// passes one step graph, the teacher's first, so that one plan counts them together. Whatever is not training is the
-// student's alone.
+// A student that learns from a teacher. Both models' parameters are one table, the student's first,
+// and both forward passes one step graph, the teacher's first, so that one plan counts them
+// together. Whatever is not training is the student's alone.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,13 @@ namespace snug {
 
 class Transformer;
 
-// The student's parameters have the same numbers as in its own table, the teacher's begin behind them.
+// The student's parameters have the same numbers as in its own table, the teacher's begin behind
+// them.
 class Distilled final : public Model {
  public:
   // The teacher has the student's head and vocabulary, and no dropout.
-  Distilled(std::unique_ptr<Transformer> student, std::unique_ptr<Transformer> teacher, const Distillation& distillation);
+  Distilled(std::unique_ptr<Transformer> student, std::unique_ptr<Transformer> teacher,
+            const Distillation& distillation);
   ~Distilled() override;
 
   StepGraph build(const GraphOptions& options) const override;
@@ -39,6 +41,7 @@ struct DistilledConfigs {
   ModelConfig student, teacher;
   Tuning tuning{};  // of the student
 };
-std::unique_ptr<Distilled> make_distilled(DistilledConfigs configs, Head head, const Distillation& distillation);
+std::unique_ptr<Distilled> make_distilled(DistilledConfigs configs, Head head,
+                                          const Distillation& distillation);
 
 }  // namespace snug

@@ -21,7 +21,8 @@ inline std::map<std::string, std::string> contents(const TensorFile& file) {
   for (const TensorEntry& tensor : file.tensors()) {
     std::string bytes(tensor.bytes(), '\0');
     file.read_bytes(tensor, 0, std::as_writable_bytes(std::span(bytes)));
-    result[tensor.name] = fmt::format("{} {} ", dtype_name(tensor.dtype), format_shape(tensor.shape)) + bytes;
+    result[tensor.name] =
+        fmt::format("{} {} ", dtype_name(tensor.dtype), format_shape(tensor.shape)) + bytes;
   }
   return result;
 }
@@ -50,7 +51,8 @@ class FileTest : public ::testing::Test {
     return "";
   }
   static void expect_part(const std::string& error, const std::string& expected) {
-    EXPECT_NE(error.find(expected), std::string::npos) << "expected: " << expected << "\nfound: " << error;
+    EXPECT_NE(error.find(expected), std::string::npos)
+        << "expected: " << expected << "\nfound: " << error;
   }
 
   std::filesystem::path folder_;

@@ -34,7 +34,8 @@ struct LayerRange {
 
 // layers.3, encoder.0-5, h.2-2.
 std::optional<LayerRange> layer_range(std::string_view entry) {
-  for (const std::string_view word : {"layers.", "encoder.layer.", "encoder.", "transformer.layer.", "h."}) {
+  for (const std::string_view word :
+       {"layers.", "encoder.layer.", "encoder.", "transformer.layer.", "h."}) {
     if (!entry.starts_with(word)) continue;
     const std::string_view numbers = entry.substr(word.size());
     LayerRange range;
@@ -57,7 +58,8 @@ bool names(const std::string& pattern, const Parameter& parameter) {
   return std::ranges::any_of(parameter.parts, [&](const ParameterPart& part) {
     const std::string_view name = part.name;
     const auto holds = [&](std::string_view text) {
-      for (size_t end = text.size(); end != std::string_view::npos; end = end == 0 ? std::string_view::npos : text.rfind('.', end - 1)) {
+      for (size_t end = text.size(); end != std::string_view::npos;
+           end = end == 0 ? std::string_view::npos : text.rfind('.', end - 1)) {
         if (matches(pattern, text.substr(0, end))) return true;
       }
       return false;
@@ -72,10 +74,14 @@ bool names(const std::string& pattern, const Parameter& parameter) {
 }
 
 Rule rule_of(const std::string& entry) {
-  if (entry == "embeddings") return [](const Parameter& p) { return p.stage == Stage::kEmbeddings; };
+  if (entry == "embeddings") {
+    return [](const Parameter& p) { return p.stage == Stage::kEmbeddings; };
+  }
   if (entry == "all-but-head") return [](const Parameter& p) { return !p.is_head; };
   if (const auto range = layer_range(entry)) {
-    return [range](const Parameter& p) { return p.stage == Stage::kLayer && p.layer >= range->first && p.layer <= range->last; };
+    return [range](const Parameter& p) {
+      return p.stage == Stage::kLayer && p.layer >= range->first && p.layer <= range->last;
+    };
   }
   return [entry](const Parameter& p) { return names(entry, p); };
 }
@@ -98,16 +104,23 @@ void freeze(ParameterTable& parameters, const std::vector<std::string>& entries)
     throw Error(ErrorKind::kUsage,
                 range ? fmt::format("--freeze {}: the model has layers 0 to {}", entry, layers - 1)
                       : fmt::format("--freeze {}: no parameter has that name", entry),
-                fmt::format("embeddings, layers.0-{}, all-but-head, or a name such as {}", layers - 1, parameters.back().parts[0].name));
+                fmt::format("embeddings, layers.0-{}, all-but-head, or a name such as {}",
+                            layers - 1, parameters.back().parts[0].name));
   }
   if (entries.empty()) return;
   const auto trained_adapter = [](const Parameter& p) { return p.is_adapter && p.trained; };
-  if (std::ranges::any_of(parameters, &Parameter::is_adapter) && std::ranges::none_of(parameters, trained_adapter)) {
-    throw Error(ErrorKind::kUsage, fmt::format("--freeze {}: leaves none of the adapters that --lora-rank makes to train", fmt::join(entries, ",")),
-                "--lora-rank freezes everything but the adapters and the head by itself: leave --freeze out, or --lora-rank");
+  if (std::ranges::any_of(parameters, &Parameter::is_adapter) &&
+      std::ranges::none_of(parameters, trained_adapter)) {
+    throw Error(
+        ErrorKind::kUsage,
+        fmt::format("--freeze {}: leaves none of the adapters that --lora-rank makes to train",
+                    fmt::join(entries, ",")),
+        "--lora-rank freezes everything but the adapters and the head by itself: leave --freeze "
+        "out, or --lora-rank");
   }
   if (std::ranges::none_of(parameters, &Parameter::trained)) {
-    throw Error(ErrorKind::kUsage, fmt::format("--freeze {}: nothing is left to train", fmt::join(entries, ",")),
+    throw Error(ErrorKind::kUsage,
+                fmt::format("--freeze {}: nothing is left to train", fmt::join(entries, ",")),
                 "leave out a part that is to learn");
   }
 }

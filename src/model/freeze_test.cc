@@ -10,8 +10,10 @@ namespace snug {
 namespace {
 
 // Names of what is still trained.
-std::vector<std::string> trained(Family family, Head head, const std::vector<std::string>& entries) {
-  const auto model = make_model(test_config(family, {.layers = 4}), head, {.freeze = entries, .lora = {}});
+std::vector<std::string> trained(Family family, Head head,
+                                 const std::vector<std::string>& entries) {
+  const auto model =
+      make_model(test_config(family, {.layers = 4}), head, {.freeze = entries, .lora = {}});
   std::vector<std::string> names;
   for (const Parameter& p : model->parameters()) {
     if (p.trained) names.push_back(p.name);
@@ -19,13 +21,18 @@ std::vector<std::string> trained(Family family, Head head, const std::vector<std
   return names;
 }
 
-size_t count(Family family, Head head, const std::vector<std::string>& entries) { return trained(family, head, entries).size(); }
+size_t count(Family family, Head head, const std::vector<std::string>& entries) {
+  return trained(family, head, entries).size();
+}
 
-constexpr size_t kPerLayer = 12;  // qkv, attention out, norm, in, out, norm: a weight and a bias each
+constexpr size_t kPerLayer =
+    12;  // qkv, attention out, norm, in, out, norm: a weight and a bias each
 constexpr size_t kBert = 5 + 4 * kPerLayer + 4;
 
 TEST(Freeze, NamesRangesAndPatterns) {
-  const auto bert = [](const std::vector<std::string>& entries) { return count(Family::kBert, Head::kClassifier, entries); };
+  const auto bert = [](const std::vector<std::string>& entries) {
+    return count(Family::kBert, Head::kClassifier, entries);
+  };
   EXPECT_EQ(bert({}), kBert);
   EXPECT_EQ(bert({"embeddings"}), kBert - 5);
   EXPECT_EQ(bert({"layers.1"}), kBert - kPerLayer);
@@ -53,14 +60,16 @@ TEST(Freeze, RefusesWhatIsNotThere) {
   EXPECT_TRUE(refused(Family::kBert, Head::kClassifier, {"layers.2-9"}));
   EXPECT_TRUE(refused(Family::kBert, Head::kClassifier, {"embedding"}));
   EXPECT_TRUE(refused(Family::kBert, Head::kClassifier, {"all-but-head", "classifier", "pooler"}));
-  EXPECT_TRUE(refused(Family::kGpt2, Head::kCausalLm, {"all-but-head"}));  // its head is the word table
+  EXPECT_TRUE(
+      refused(Family::kGpt2, Head::kCausalLm, {"all-but-head"}));  // its head is the word table
 }
 
 TEST(Freeze, LeavesSomeOfTheAdapters) {
   const auto trained_adapters = [](const std::vector<std::string>& entries) {
     const auto model = make_model(test_config(Family::kBert, {.layers = 4}), Head::kClassifier,
                                   {.freeze = entries, .lora = {.rank = 2, .targets = {"query"}}});
-    return std::ranges::count_if(model->parameters(), [](const Parameter& p) { return p.is_adapter && p.trained; });
+    return std::ranges::count_if(model->parameters(),
+                                 [](const Parameter& p) { return p.is_adapter && p.trained; });
   };
   EXPECT_EQ(trained_adapters({"embeddings"}), 8);
   EXPECT_EQ(trained_adapters({"layers.0-2"}), 2);
@@ -70,7 +79,8 @@ TEST(Freeze, LeavesSomeOfTheAdapters) {
       ADD_FAILURE() << all;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-      EXPECT_NE(std::string(error.what()).find("none of the adapters"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("none of the adapters"), std::string::npos)
+          << error.what();
     }
   }
 }

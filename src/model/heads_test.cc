@@ -1,4 +1,5 @@
-// The heads of the families: their parameters, the words of their labels, their results, and what they refuse.
+// The heads of the families: their parameters, the words of their labels, their results, and what
+// they refuse.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,17 +32,22 @@ TEST(Heads, HaveTheNamesOfTransformers) {
   const std::vector<std::string> tagger = {"classifier.weight [5, 8]", "classifier.bias [1, 5]"};
   const std::vector<std::string> spans = {"qa_outputs.weight [2, 8]", "qa_outputs.bias [1, 2]"};
   for (const auto& [family, head, parameters, rows, columns] :
-       {Expected{Family::kBert, Head::kTagger, tagger, Rows::kTargets, 5}, {Family::kRoberta, Head::kTagger, tagger, Rows::kTargets, 5},
-        {Family::kGpt2, Head::kTagger, tagger, Rows::kTargets, 5}, {Family::kBert, Head::kSpans, spans, Rows::kTokens, 2},
-        {Family::kRoberta, Head::kSpans, spans, Rows::kTokens, 2}, {Family::kGpt2, Head::kSpans, spans, Rows::kTokens, 2},
-        {Family::kDistilBert, Head::kTagger, tagger, Rows::kTargets, 5}, {Family::kDistilBert, Head::kSpans, spans, Rows::kTokens, 2},
+       {Expected{Family::kBert, Head::kTagger, tagger, Rows::kTargets, 5},
+        {Family::kRoberta, Head::kTagger, tagger, Rows::kTargets, 5},
+        {Family::kGpt2, Head::kTagger, tagger, Rows::kTargets, 5},
+        {Family::kBert, Head::kSpans, spans, Rows::kTokens, 2},
+        {Family::kRoberta, Head::kSpans, spans, Rows::kTokens, 2},
+        {Family::kGpt2, Head::kSpans, spans, Rows::kTokens, 2},
+        {Family::kDistilBert, Head::kTagger, tagger, Rows::kTargets, 5},
+        {Family::kDistilBert, Head::kSpans, spans, Rows::kTokens, 2},
         {Family::kGpt2, Head::kClassifier, {"score.weight [5, 8]"}, Rows::kSequences, 5}}) {
     const auto model = make_model(config_of(family, 5), head);
     SCOPED_TRACE(architecture(family, head));
     std::vector<std::string> found;
     for (const Parameter& p : model->parameters()) {
       if (!p.is_head) continue;
-      found.push_back(p.parts[0].name + " [" + std::to_string(p.rows) + ", " + std::to_string(p.cols) + "]");
+      found.push_back(p.parts[0].name + " [" + std::to_string(p.rows) + ", " +
+                      std::to_string(p.cols) + "]");
     }
     EXPECT_EQ(found, parameters);
     const StepGraph step = model->build({.purpose = Purpose::kScoring});
@@ -53,7 +59,8 @@ TEST(Heads, HaveTheNamesOfTransformers) {
 
 TEST(Heads, SayHowManyWordsALabelHas) {
   for (const Family family : {Family::kBert, Family::kGpt2}) {
-    const auto words = [&](size_t labels, Problem problem, Head head = Head::kClassifier, LossOptions loss = {}) {
+    const auto words = [&](size_t labels, Problem problem, Head head = Head::kClassifier,
+                           LossOptions loss = {}) {
       return label_words(config_of(family, labels, problem), head, loss);
     };
     EXPECT_EQ(words(3, Problem::kOneLabel), 1);
@@ -87,9 +94,12 @@ TEST(Heads, RefuseWhatTheyHaveNoUseFor) {
     bool smooths, weighs, learns_from_teachers;
   };
   for (const auto& [head, problem, smooths, weighs, learns] :
-       {Head_{Head::kClassifier, Problem::kOneLabel, true, true, true}, {Head::kClassifier, Problem::kManyLabels, false, false, false},
-        {Head::kClassifier, Problem::kNumbers, false, false, false}, {Head::kTagger, Problem::kOneLabel, true, true, false},
-        {Head::kSpans, Problem::kOneLabel, false, false, false}, {Head::kMaskedLm, Problem::kOneLabel, false, false, true}}) {
+       {Head_{Head::kClassifier, Problem::kOneLabel, true, true, true},
+        {Head::kClassifier, Problem::kManyLabels, false, false, false},
+        {Head::kClassifier, Problem::kNumbers, false, false, false},
+        {Head::kTagger, Problem::kOneLabel, true, true, false},
+        {Head::kSpans, Problem::kOneLabel, false, false, false},
+        {Head::kMaskedLm, Problem::kOneLabel, false, false, true}}) {
     SCOPED_TRACE(testing::Message() << int(head) << ", " << int(problem));
     const ModelConfig config = config_of(Family::kBert, 3, problem);
     const auto model = make_model(config, head);
@@ -100,8 +110,14 @@ TEST(Heads, RefuseWhatTheyHaveNoUseFor) {
     EXPECT_EQ(weigh.empty(), weighs) << weigh;
     EXPECT_EQ(learn.empty(), learns) << learn;
   }
-  EXPECT_NE(refusal([] { make_model(config_of(Family::kGpt2, 3), Head::kMaskedLm); }).find("one direction"), std::string::npos);
-  EXPECT_NE(refusal([] { make_model(config_of(Family::kBert, 3), Head::kCausalLm); }).find("both directions"), std::string::npos);
+  EXPECT_NE(refusal([] {
+              make_model(config_of(Family::kGpt2, 3), Head::kMaskedLm);
+            }).find("one direction"),
+            std::string::npos);
+  EXPECT_NE(refusal([] {
+              make_model(config_of(Family::kBert, 3), Head::kCausalLm);
+            }).find("both directions"),
+            std::string::npos);
 }
 
 // Products of a layer's forward pass that have a row for each token.
@@ -114,29 +130,36 @@ int64_t token_products(const Model& model, int layer) {
 }
 
 TEST(Heads, AClassifierComputesOneRowOfEachTextInItsLastLayer) {
-  for (const Family family : {Family::kBert, Family::kRoberta, Family::kDistilBert, Family::kGpt2}) {
+  for (const Family family :
+       {Family::kBert, Family::kRoberta, Family::kDistilBert, Family::kGpt2}) {
     SCOPED_TRACE(model_type(family));
     const ModelConfig config = config_of(family, 3);
     const int last = int(config.num_hidden_layers) - 1;
     ASSERT_GT(last, 0);
-    const auto classifier = make_model(config, Head::kClassifier), tagger = make_model(config, Head::kTagger);
+    const auto classifier = make_model(config, Head::kClassifier),
+               tagger = make_model(config, Head::kTagger);
     EXPECT_EQ(token_products(*classifier, 0), 4);
     EXPECT_EQ(token_products(*classifier, last), family == Family::kGpt2 ? 1 : 0);  // q, k and v
     EXPECT_EQ(token_products(*tagger, last), 4);
     // With adapters there, q, k and v are products, and so is what the two of them add.
-    const auto adapted = make_model(config, Head::kClassifier, {.freeze = {}, .lora = {.rank = 2, .targets = {}}});
+    const auto adapted =
+        make_model(config, Head::kClassifier, {.freeze = {}, .lora = {.rank = 2, .targets = {}}});
     EXPECT_EQ(token_products(*adapted, last), family == Family::kGpt2 ? 2 : 3);
   }
 }
 
 TEST(Heads, AreTrainedWholeBesideAdapters) {
-  for (const auto& [head, task, module] : {std::tuple{Head::kClassifier, "SEQ_CLS", "classifier"}, {Head::kTagger, "TOKEN_CLS", "classifier"},
+  for (const auto& [head, task, module] : {std::tuple{Head::kClassifier, "SEQ_CLS", "classifier"},
+                                           {Head::kTagger, "TOKEN_CLS", "classifier"},
                                            {Head::kSpans, "QUESTION_ANS", "qa_outputs"}}) {
-    const auto model = make_model(config_of(Family::kRoberta, 3), head, {.freeze = {}, .lora = {.rank = 2, .targets = {}}});
+    const auto model = make_model(config_of(Family::kRoberta, 3), head,
+                                  {.freeze = {}, .lora = {.rank = 2, .targets = {}}});
     const Json described = parse_json(describe_adapter(*model, "base"), "adapter_config.json");
     EXPECT_EQ(described["task_type"], task);
     EXPECT_EQ(described["modules_to_save"], Json({module}));
-    for (const Parameter& p : model->parameters()) EXPECT_EQ(p.trained, p.is_head || p.is_adapter) << p.name;
+    for (const Parameter& p : model->parameters()) {
+      EXPECT_EQ(p.trained, p.is_head || p.is_adapter) << p.name;
+    }
   }
 }
 

@@ -1,5 +1,5 @@
-// A model's parameters as one table: sizes, file names, initialisation, optimizer groups and checkpoint keys all derive
-// from it.
+// A model's parameters as one table: sizes, file names, initialisation, optimizer groups and
+// checkpoint keys all derive from it.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace snug {
 
 enum class Init : uint8_t { kZeros, kOnes, kNormal, kUniform };  // kUniform: within 1 / sqrt(cols)
 
-// Rows of a parameter as the files name them. Several parts make one fused tensor: BERT's query, key and value weights
-// lie below each other so that one product computes all three.
+// Rows of a parameter as the files name them. Several parts make one fused tensor: BERT's query,
+// key and value weights lie below each other so that one product computes all three.
 struct ParameterPart {
   std::string name;  // Hugging Face's, with the model's prefix
   int64_t rows = 0;
@@ -27,16 +27,20 @@ struct Parameter {
   int64_t rows = 1, cols = 1;
   bool is_vector = false;  // one-dimensional in files
   Init init = Init::kNormal;
-  double init_scale = 1.0;  // of the configuration's deviation: GPT-2 begins with small outputs of its branches
-  bool decays = true;    // weight decay applies: not to biases and norms
-  bool is_factor = false;  // a factor of products (and their biases): read in the type products compute in
-  bool is_table = false;   // rows are looked up in fp32; with is_factor both are read
-  int64_t padded_rows = 0;  // rows it occupies where more than it has: zeros that round a vocabulary for fast products
-  bool is_head = false;    // may be missing in a pre-trained file: then it is made new, and that is said
+  double init_scale =
+      1.0;  // of the configuration's deviation: GPT-2 begins with small outputs of its branches
+  bool decays = true;  // weight decay applies: not to biases and norms
+  bool is_factor =
+      false;  // a factor of products (and their biases): read in the type products compute in
+  bool is_table = false;    // rows are looked up in fp32; with is_factor both are read
+  int64_t padded_rows = 0;  // rows it occupies where more than it has: zeros that round a
+                            // vocabulary for fast products
+  bool is_head =
+      false;  // may be missing in a pre-trained file: then it is made new, and that is said
   bool is_adapter = false;  // LoRA's: trained beside the weights, kept in files of their own
-  bool trained = true;     // false: frozen
+  bool trained = true;      // false: frozen
   Stage stage = Stage::kEmbeddings;
-  int layer = -1;  // of kLayer
+  int layer = -1;            // of kLayer
   bool is_in_out = false;    // of a layer's weight: stored as [inputs, channels]
   bool quantizable = false;  // a large matrix, which int8 is exact enough for
   bool quantized = false;    // it is int8 in memory
@@ -58,10 +62,12 @@ using ParameterTable = std::vector<Parameter>;
 
 // How a family's files name tensors besides the table's own names.
 struct WeightNames {
-  std::string prefix;                  // in front of the layers' names; files of a bare model lack it
-  std::vector<std::string> own;        // a tensor with one of these in its name belongs to the layers: it must be known
-  std::vector<std::string> not_weights;  // except with one of these in its name: buffers that versions have stored
-  bool in_out = false;                   // the layers' weights lie as [in, out]
+  std::string prefix;  // in front of the layers' names; files of a bare model lack it
+  std::vector<std::string>
+      own;  // a tensor with one of these in its name belongs to the layers: it must be known
+  std::vector<std::string>
+      not_weights;      // except with one of these in its name: buffers that versions have stored
+  bool in_out = false;  // the layers' weights lie as [in, out]
 };
 
 inline int64_t parameter_count(const ParameterTable& table) {

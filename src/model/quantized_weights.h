@@ -1,6 +1,7 @@
-// Weights on their way from floating point to int8 (ops/quantize.h), streamed through a bounded buffer. In memory and in
-// files an int8 matrix is stored channel by channel, [channels, inputs], whatever way the original was; its scales are a
-// tensor of their own, called as the matrix with "_scale" behind it.
+// Weights on their way from floating point to int8 (ops/quantize.h), streamed through a bounded
+// buffer. In memory and in files an int8 matrix is stored channel by channel, [channels, inputs],
+// whatever way the original was; its scales are a tensor of their own, called as the matrix with
+// "_scale" behind it.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,9 @@ inline std::string scale_name(const std::string& matrix) { return matrix + "_sca
 // A matrix as it is stored.
 struct MatrixSource {
   int64_t channels = 0, inputs = 0;
-  bool in_out = false;                                                // as [inputs, channels]
-  std::function<void(uint64_t first, std::span<float> values)> read;  // its elements from `first` on
+  bool in_out = false;  // as [inputs, channels]
+  std::function<void(uint64_t first, std::span<float> values)>
+      read;  // its elements from `first` on
 };
 
 // Some channels, quantised.
@@ -27,6 +29,7 @@ struct QuantizedChannels {
 };
 
 // Calls sink with all channels in order.
-void quantize_matrix(const MatrixSource& source, const std::function<void(const QuantizedChannels&)>& sink);
+void quantize_matrix(const MatrixSource& source,
+                     const std::function<void(const QuantizedChannels&)>& sink);
 
 }  // namespace snug

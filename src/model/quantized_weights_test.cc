@@ -12,13 +12,16 @@ namespace {
 
 // Stored either way, in one piece or in many, the channels are the same.
 TEST(QuantizeMatrix, GivesChannelsInOrder) {
-  for (const auto& [channels, inputs] : {std::pair<int64_t, int64_t>{1, 1}, {7, 13}, {700, 500}, {3, 300'000}, {300'000, 1}}) {
+  for (const auto& [channels, inputs] :
+       {std::pair<int64_t, int64_t>{1, 1}, {7, 13}, {700, 500}, {3, 300'000}, {300'000, 1}}) {
     std::mt19937 random(5);
     std::normal_distribution<float> normal;
     std::vector<float> matrix(size_t(channels * inputs)), turned(matrix.size());
     for (float& v : matrix) v = normal(random);
     for (int64_t c = 0; c < channels; ++c) {
-      for (int64_t i = 0; i < inputs; ++i) turned[size_t(i * channels + c)] = matrix[size_t(c * inputs + i)];
+      for (int64_t i = 0; i < inputs; ++i) {
+        turned[size_t(i * channels + c)] = matrix[size_t(c * inputs + i)];
+      }
     }
     std::vector<int8_t> expected(matrix.size());
     std::vector<float> expected_scales(static_cast<size_t>(channels));

@@ -89,9 +89,10 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
       }
     } else if (place_ == Place::kTensor && field_ == Field::kDType) {
       const std::optional<DType> dtype = parse_dtype(value);
-      if (!dtype)
+      if (!dtype) {
         bad(fmt::format("unsupported dtype {} for tensor {}", in_quotes(value),
                         in_quotes(tensor_.name)));
+      }
       tensor_.dtype = *dtype;
     } else {
       refuse("string " + in_quotes(value));
@@ -365,7 +366,8 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
   list_ = std::move(header);
 }
 
-void SafetensorsFile::read_elements(const TensorEntry& tensor, uint64_t first_byte, std::span<std::byte> out) const {
+void SafetensorsFile::read_elements(const TensorEntry& tensor, uint64_t first_byte,
+                                    std::span<std::byte> out) const {
   const uint64_t offset = tensor.begin + first_byte;
   file_.read_exactly(offset, out.data(), out.size());
   file_.drop_cache(offset, out.size());

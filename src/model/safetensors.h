@@ -39,7 +39,8 @@ class SafetensorsFile final : public TensorFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:
-  void read_elements(const TensorEntry& tensor, uint64_t first_byte, std::span<std::byte> out) const override;
+  void read_elements(const TensorEntry& tensor, uint64_t first_byte,
+                     std::span<std::byte> out) const override;
 
   InputFile file_;
   std::map<std::string, std::string> metadata_;

@@ -255,8 +255,9 @@ TEST_F(SafetensorsTest, RoundTripOfEveryType) {
 
 TEST_F(SafetensorsTest, FloatsAreConvertedBothWays) {
   std::vector<float> values(30'000);  // more than one buffer
-  for (size_t i = 0; i < values.size(); ++i)
+  for (size_t i = 0; i < values.size(); ++i) {
     values[i] = float(int(i % 256) - 128) / 64;  // exact in all types
+  }
   const fs::path path = folder_ / "floats.safetensors";
   const std::vector<int64_t> shape = {int64_t(values.size())};
   SafetensorsWriter writer(path, {{"d", DType::kF64, shape},
@@ -359,9 +360,7 @@ TEST_F(SafetensorsTest, WritingOverTheFileBeingReadIsSafe) {
 }
 
 TEST_F(SafetensorsTest, AnUnfinishedFileLeavesNothing) {
-  {
-    SafetensorsWriter writer(folder_ / "x.safetensors", {{"w", DType::kF32, {2}}});
-  }
+  { SafetensorsWriter writer(folder_ / "x.safetensors", {{"w", DType::kF32, {2}}}); }
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 

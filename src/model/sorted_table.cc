@@ -4,8 +4,8 @@
 
 #include "core/crc32c.h"
 #include "core/error.h"
-#include "model/tensor_file.h"
 #include "core/wire_reader.h"
+#include "model/tensor_file.h"
 
 namespace snug {
 namespace {
@@ -26,8 +26,11 @@ class TableReader {
     if (file_.size() < kFooterBytes) bad("{} bytes, too few for the end of a table", file_.size());
     std::string_view footer = file_.substr(file_.size() - kFooterBytes);
     std::string_view magic = footer.substr(kFooterBytes - sizeof(kMagic));
-    if (*take_fixed<uint64_t>(magic) != kMagic) bad("does not end as a table does; was the file cut off?");
-    take_handle(footer, file_.size() - kFooterBytes);  // of the metaindex, which holds nothing that is needed
+    if (*take_fixed<uint64_t>(magic) != kMagic) {
+      bad("does not end as a table does; was the file cut off?");
+    }
+    take_handle(footer, file_.size() -
+                            kFooterBytes);  // of the metaindex, which holds nothing that is needed
     const Handle index = take_handle(footer, file_.size() - kFooterBytes);
     std::vector<TableEntry> entries;
     for (const TableEntry& block : read_block(index)) {
@@ -45,7 +48,8 @@ class TableReader {
  private:
   template <class... Args>
   [[noreturn]] void bad(fmt::format_string<Args...> format, Args&&... args) const {
-    throw Error(ErrorKind::kInput, fmt::format("{}: {}", origin_, fmt::format(format, std::forward<Args>(args)...)));
+    throw Error(ErrorKind::kInput,
+                fmt::format("{}: {}", origin_, fmt::format(format, std::forward<Args>(args)...)));
   }
 
   size_t place_of(std::string_view rest) const { return size_t(rest.data() - file_.data()); }
@@ -56,7 +60,8 @@ class TableReader {
     const auto offset = take_varint(bytes), size = take_varint(bytes);
     if (!offset || !size) bad("byte {}: no block is named here", place);
     if (*offset > limit || *size > limit - *offset || limit - *offset - *size < kTrailerBytes) {
-      bad("byte {}: names a block of {} bytes at byte {}, behind the end at {}", place, *size, *offset, limit);
+      bad("byte {}: names a block of {} bytes at byte {}, behind the end at {}", place, *size,
+          *offset, limit);
     }
     return {*offset, *size};
   }
@@ -70,33 +75,42 @@ class TableReader {
     const uint32_t expected = unmasked_crc32c(*take_fixed<uint32_t>(trailer));
     const uint32_t found = crc32c(std::as_bytes(std::span(checked)));
     if (found != expected) {
-      bad("the block at byte {} is damaged: its checksum is {:08x}, expected {:08x}", handle.offset, found, expected);
+      bad("the block at byte {} is damaged: its checksum is {:08x}, expected {:08x}", handle.offset,
+          found, expected);
     }
     if (type == kSnappy) {
-      bad("the block at byte {} is compressed with snappy, which TensorFlow's checkpoints are not; it is not read", handle.offset);
+      bad("the block at byte {} is compressed with snappy, which TensorFlow's checkpoints are not; "
+          "it is not read",
+          handle.offset);
     }
     if (type != kPlain) bad("the block at byte {} is of unknown type {}", handle.offset, type);
     return read_entries(block);
   }
 
   std::vector<TableEntry> read_entries(std::string_view block) const {
-    if (block.size() < sizeof(uint32_t)) bad("byte {}: a block of {} bytes", place_of(block), block.size());
+    if (block.size() < sizeof(uint32_t)) {
+      bad("byte {}: a block of {} bytes", place_of(block), block.size());
+    }
     std::string_view tail = block.substr(block.size() - sizeof(uint32_t));
     const uint64_t restarts = *take_fixed<uint32_t>(tail);
     if (restarts > block.size() / sizeof(uint32_t) - 1) {
-      bad("the block at byte {} claims {} restarts in {} bytes", place_of(block), restarts, block.size());
+      bad("the block at byte {} claims {} restarts in {} bytes", place_of(block), restarts,
+          block.size());
     }
     std::string_view rest = block.substr(0, block.size() - (restarts + 1) * sizeof(uint32_t));
     std::string_view starts = block.substr(rest.size());
     for (uint64_t i = 0; i < restarts; ++i) {
       const uint64_t start = *take_fixed<uint32_t>(starts);
-      if (start > rest.size()) bad("the block at byte {} has a restart at {} of {}", place_of(block), start, rest.size());
+      if (start > rest.size()) {
+        bad("the block at byte {} has a restart at {} of {}", place_of(block), start, rest.size());
+      }
     }
     std::vector<TableEntry> entries;
     std::string key;
     while (!rest.empty()) {
       const size_t place = place_of(rest);
-      const auto shared = take_varint(rest), unshared = take_varint(rest), length = take_varint(rest);
+      const auto shared = take_varint(rest), unshared = take_varint(rest),
+                 length = take_varint(rest);
       if (!shared || !unshared || !length || *shared > key.size() || *unshared > rest.size() ||
           *length > rest.size() - *unshared) {
         bad("byte {}: an entry that reaches behind its block", place);
@@ -107,7 +121,9 @@ class TableReader {
       rest.remove_prefix(*unshared + *length);
       // Keys repeat the keys before them, so that a small file can hold a lot of them.
       keys_bytes_ += key.size();
-      if (keys_bytes_ > kMaxKeysBytes) bad("byte {}: its keys take more than {} bytes", place, kMaxKeysBytes);
+      if (keys_bytes_ > kMaxKeysBytes) {
+        bad("byte {}: its keys take more than {} bytes", place, kMaxKeysBytes);
+      }
     }
     return entries;
   }

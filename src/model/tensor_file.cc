@@ -19,10 +19,12 @@ static_assert(std::endian::native == std::endian::little, "the data in files is 
 
 constexpr uint64_t kReadElements = 1 << 20;  // per read; the page cache is dropped behind each
 
-void check_range(const TensorFile& file, const TensorEntry& tensor, uint64_t first, uint64_t count, uint64_t available) {
+void check_range(const TensorFile& file, const TensorEntry& tensor, uint64_t first, uint64_t count,
+                 uint64_t available) {
   if (first > available || count > available - first) {
-    fail(ErrorKind::kInput, "{}: tensor {} of shape {} ends at {}, asked for {} to {}", file.path().string(),
-         in_quotes(tensor.name), format_shape(tensor.shape), available, first, first + count);
+    fail(ErrorKind::kInput, "{}: tensor {} of shape {} ends at {}, asked for {} to {}",
+         file.path().string(), in_quotes(tensor.name), format_shape(tensor.shape), available, first,
+         first + count);
   }
 }
 
@@ -54,7 +56,8 @@ void read_double(const Read& read, uint64_t first, std::span<float> out) {
   for (size_t done = 0; done < out.size();) {
     const auto piece = std::span(buffer).first(std::min(buffer.size(), out.size() - done));
     read(first + sizeof(double) * done, std::as_writable_bytes(piece));
-    std::ranges::transform(piece, out.begin() + ptrdiff_t(done), [](double value) { return float(value); });
+    std::ranges::transform(piece, out.begin() + ptrdiff_t(done),
+                           [](double value) { return float(value); });
     done += piece.size();
   }
 }
@@ -65,7 +68,9 @@ size_t count_non_finite(std::span<const float> values) {
 
 }  // namespace
 
-std::string format_shape(std::span<const int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string format_shape(std::span<const int64_t> shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
 
 std::string in_quotes(std::string_view text) {
   constexpr size_t kMaxShown = 120;
@@ -94,14 +99,16 @@ const TensorEntry* TensorList::find(std::string_view name) const {
   return found != by_name.end() && name_of(*found) == name ? &tensors[*found] : nullptr;
 }
 
-void TensorFile::read_as_f32(const TensorEntry& tensor, uint64_t first_element, std::span<float> out,
-                             NonFinite policy) const {
+void TensorFile::read_as_f32(const TensorEntry& tensor, uint64_t first_element,
+                             std::span<float> out, NonFinite policy) const {
   if (!is_float(tensor.dtype)) {
-    fail(ErrorKind::kInput, "{}: tensor {} is {}, expected a floating-point type", path().string(), in_quotes(tensor.name),
-         dtype_name(tensor.dtype));
+    fail(ErrorKind::kInput, "{}: tensor {} is {}, expected a floating-point type", path().string(),
+         in_quotes(tensor.name), dtype_name(tensor.dtype));
   }
   check_range(*this, tensor, first_element, out.size(), tensor.elements());
-  const auto read = [&](uint64_t first, std::span<std::byte> bytes) { read_elements(tensor, first, bytes); };
+  const auto read = [&](uint64_t first, std::span<std::byte> bytes) {
+    read_elements(tensor, first, bytes);
+  };
   size_t non_finite = 0;
   for (uint64_t done = 0; done < out.size(); done += kReadElements) {
     const auto part = out.subspan(done, std::min(kReadElements, out.size() - done));
@@ -116,12 +123,14 @@ void TensorFile::read_as_f32(const TensorEntry& tensor, uint64_t first_element, 
     non_finite += count_non_finite(part);
   }
   if (non_finite > 0 && policy == NonFinite::kRefuse) {
-    fail(ErrorKind::kInput, "{}: tensor {} has {} NaN or infinite values among the {} at element {}", path().string(),
+    fail(ErrorKind::kInput,
+         "{}: tensor {} has {} NaN or infinite values among the {} at element {}", path().string(),
          in_quotes(tensor.name), non_finite, out.size(), first_element);
   }
 }
 
-void TensorFile::read_bytes(const TensorEntry& tensor, uint64_t first_byte, std::span<std::byte> out) const {
+void TensorFile::read_bytes(const TensorEntry& tensor, uint64_t first_byte,
+                            std::span<std::byte> out) const {
   check_range(*this, tensor, first_byte, out.size(), tensor.bytes());
   constexpr uint64_t kPart = 4 * kReadElements;
   for (uint64_t done = 0; done < out.size(); done += kPart) {

@@ -1,6 +1,6 @@
-// Tensors in files, whatever their format: a list that is known once a file is open, and values that are read in pieces.
-// Reading weights needs no buffer of the tensor's size: 16-bit values are read into the upper half of the caller's floats
-// and widened in place.
+// Tensors in files, whatever their format: a list that is known once a file is open, and values
+// that are read in pieces. Reading weights needs no buffer of the tensor's size: 16-bit values are
+// read into the upper half of the caller's floats and widened in place.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@
 
 namespace snug {
 
-// All the memory that reading or writing tensors takes beside the caller's (on the stack, for conversions).
+// All the memory that reading or writing tensors takes beside the caller's (on the stack, for
+// conversions).
 inline constexpr size_t kTensorBufferBytes = 16 << 10;
 inline constexpr size_t kMaxRank = 64;
 
@@ -23,7 +24,9 @@ struct TensorEntry {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape{};  // empty: one element
-  uint64_t begin = 0, end = 0;   // bytes from the start of the file, where the values lie there one after the other
+  uint64_t
+      begin = 0,
+      end = 0;  // bytes from the start of the file, where the values lie there one after the other
 
   uint64_t bytes() const { return end - begin; }
   uint64_t elements() const { return bytes() / dtype_bytes(dtype); }
@@ -52,18 +55,21 @@ class TensorFile {
   std::span<const TensorEntry> tensors() const { return list_.tensors; }
   const TensorEntry* find(std::string_view name) const { return list_.find(name); }
 
-  // Elements [first_element, first_element + out.size()), row by row, as fp32 from any floating-point type. Values that
-  // are, or by narrowing from fp64 become, NaN or infinite are an error with their count, unless allowed.
+  // Elements [first_element, first_element + out.size()), row by row, as fp32 from any
+  // floating-point type. Values that are, or by narrowing from fp64 become, NaN or infinite are an
+  // error with their count, unless allowed.
   void read_as_f32(const TensorEntry& tensor, uint64_t first_element, std::span<float> out,
                    NonFinite policy = NonFinite::kRefuse) const;
-  // The stored bytes [first_byte, first_byte + out.size()) of a tensor's elements, row by row; whole elements.
+  // The stored bytes [first_byte, first_byte + out.size()) of a tensor's elements, row by row;
+  // whole elements.
   void read_bytes(const TensorEntry& tensor, uint64_t first_byte, std::span<std::byte> out) const;
 
  protected:
   TensorFile() = default;
   TensorFile(TensorFile&&) = default;
   // A range of whole elements inside of the tensor, which is one of list_.
-  virtual void read_elements(const TensorEntry& tensor, uint64_t first_byte, std::span<std::byte> out) const = 0;
+  virtual void read_elements(const TensorEntry& tensor, uint64_t first_byte,
+                             std::span<std::byte> out) const = 0;
 
   TensorList list_;
 };

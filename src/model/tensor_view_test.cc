@@ -21,12 +21,15 @@ class TensorViewTest : public ::testing::Test {
     std::vector<float> values(kStored);
     std::iota(values.begin(), values.end(), 0.0f);
     std::ofstream(folder_ / "x", std::ios::binary)
-        << "abc" << std::string_view(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+        << "abc"
+        << std::string_view(reinterpret_cast<const char*>(values.data()),
+                            values.size() * sizeof(float));
   }
   ~TensorViewTest() override { fs::remove_all(folder_); }
 
   // Every range of the view, element by element against the strides' definition.
-  void expect_right(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides, uint64_t first) const {
+  void expect_right(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides,
+                    uint64_t first) const {
     const InputFile file(folder_ / "x");
     const TensorView view{3 + first * sizeof(float), sizeof(float), shape, strides};
     std::vector<float> expected;
@@ -42,7 +45,8 @@ class TensorViewTest : public ::testing::Test {
       for (size_t count = 1; begin + count <= expected.size(); count += step) {
         std::vector<float> found(count);
         read_view(file, view, begin, std::as_writable_bytes(std::span(found)));
-        ASSERT_TRUE(std::equal(found.begin(), found.end(), expected.begin() + ptrdiff_t(begin))) << begin << " " << count;
+        ASSERT_TRUE(std::equal(found.begin(), found.end(), expected.begin() + ptrdiff_t(begin)))
+            << begin << " " << count;
       }
     }
   }
@@ -57,13 +61,13 @@ TEST_F(TensorViewTest, ReadsAnyOrder) {
   expect_right({12}, {1}, 0);
   expect_right({12}, {3}, 2);
   expect_right({3, 4}, {4, 1}, 1);
-  expect_right({3, 4}, {1, 3}, 0);           // transposed
-  expect_right({3, 4}, {9, 2}, 4);           // every second column of some
-  expect_right({4, 2, 3}, {1, 12, 4}, 0);    // permuted
+  expect_right({3, 4}, {1, 3}, 0);         // transposed
+  expect_right({3, 4}, {9, 2}, 4);         // every second column of some
+  expect_right({4, 2, 3}, {1, 12, 4}, 0);  // permuted
   expect_right({2, 3, 2, 2}, {1, 2, 12, 6}, 3);
-  expect_right({5, 3}, {6, 0}, 1);           // one column three times
+  expect_right({5, 3}, {6, 0}, 1);  // one column three times
   expect_right({90, 100}, {1, 90}, 0);
-  expect_right({3, 2}, {1, 9000}, 0);        // further apart than the buffer reaches
+  expect_right({3, 2}, {1, 9000}, 0);  // further apart than the buffer reaches
   expect_right({2, 4}, {6000, 4500}, 7);
   expect_right({100, 60}, {200, 3}, 11);
 }

@@ -1,5 +1,6 @@
-// Tensors of a TensorFlow checkpoint of Google's BERT (bert_model.ckpt.index and .data-*), under the names and in the
-// layout that Hugging Face gives them. Every block of the index and every tensor that is read is checked by its checksum.
+// Tensors of a TensorFlow checkpoint of Google's BERT (bert_model.ckpt.index and .data-*), under
+// the names and in the layout that Hugging Face gives them. Every block of the index and every
+// tensor that is read is checked by its checksum.
 #pragma once
 
 #include <map>
@@ -42,12 +43,13 @@ class TfCheckpoint final : public TensorFile {
   void add_variable(const std::string& key, std::string_view message);
   const InputFile& shard(uint64_t number, const std::string& key);
   void verify(const Variable& variable) const;
-  void read_elements(const TensorEntry& tensor, uint64_t first_byte, std::span<std::byte> out) const override;
+  void read_elements(const TensorEntry& tensor, uint64_t first_byte,
+                     std::span<std::byte> out) const override;
 
   std::filesystem::path prefix_, index_;
   uint64_t num_shards_ = 0;
   std::map<uint64_t, InputFile> shards_;
-  std::vector<Variable> variables_;      // by tensor
+  std::vector<Variable> variables_;     // by tensor
   mutable std::vector<bool> verified_;  // by tensor
 };
 

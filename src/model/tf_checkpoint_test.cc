@@ -17,7 +17,9 @@ class TfCheckpointTest : public FileTest {
  protected:
   TfCheckpointTest() { put(".data-00000-of-00001", kData); }
 
-  void put(const std::string& end, const std::string& bytes) const { FileTest::put("x.ckpt" + end, bytes); }
+  void put(const std::string& end, const std::string& bytes) const {
+    FileTest::put("x.ckpt" + end, bytes);
+  }
   TfCheckpoint open(const std::string& index) const {
     put(".index", index);
     return TfCheckpoint(folder_ / "x.ckpt");
@@ -25,28 +27,36 @@ class TfCheckpointTest : public FileTest {
   std::string error_of(const std::string& index) const {
     return error_in([&] { contents(open(index)); });
   }
-  void expect_error(const std::string& index, const std::string& expected) const { expect_part(error_of(index), expected); }
+  void expect_error(const std::string& index, const std::string& expected) const {
+    expect_part(error_of(index), expected);
+  }
 
-  inline static const std::string kData = fixed(1.0f) + fixed(2.0f) + fixed(3.0f) + fixed(4.0f) + fixed(5.0f) + fixed(6.0f);
+  inline static const std::string kData =
+      fixed(1.0f) + fixed(2.0f) + fixed(3.0f) + fixed(4.0f) + fixed(5.0f) + fixed(6.0f);
 };
 
 TEST(TfNames, AreThoseOfTransformers) {
   const auto name = [](const char* key) { return model_name(key).value_or(TfName{"-"}).name; };
   EXPECT_EQ(model_name("bert/encoder/layer_11/attention/self/query/kernel"),
             (TfName{"bert.encoder.layer.11.attention.self.query.weight", true}));
-  EXPECT_EQ(model_name("bert/embeddings/word_embeddings"), (TfName{"bert.embeddings.word_embeddings.weight", false}));
-  EXPECT_EQ(name("bert/embeddings/token_type_embeddings"), "bert.embeddings.token_type_embeddings.weight");
+  EXPECT_EQ(model_name("bert/embeddings/word_embeddings"),
+            (TfName{"bert.embeddings.word_embeddings.weight", false}));
+  EXPECT_EQ(name("bert/embeddings/token_type_embeddings"),
+            "bert.embeddings.token_type_embeddings.weight");
   EXPECT_EQ(name("bert/embeddings/LayerNorm/gamma"), "bert.embeddings.LayerNorm.weight");
   EXPECT_EQ(name("bert/embeddings/LayerNorm/beta"), "bert.embeddings.LayerNorm.bias");
   EXPECT_EQ(name("bert/pooler/dense/bias"), "bert.pooler.dense.bias");
   EXPECT_EQ(name("cls/predictions/output_bias"), "cls.predictions.bias");
-  EXPECT_EQ(name("cls/predictions/transform/dense/kernel"), "cls.predictions.transform.dense.weight");
-  EXPECT_EQ(model_name("cls/seq_relationship/output_weights"), (TfName{"cls.seq_relationship.weight", false}));
+  EXPECT_EQ(name("cls/predictions/transform/dense/kernel"),
+            "cls.predictions.transform.dense.weight");
+  EXPECT_EQ(model_name("cls/seq_relationship/output_weights"),
+            (TfName{"cls.seq_relationship.weight", false}));
   EXPECT_EQ(model_name("output_weights"), (TfName{"classifier.weight", false}));
   EXPECT_EQ(name("output_bias"), "classifier.bias");
   EXPECT_EQ(model_name("cls/squad/output_weights"), (TfName{"qa_outputs.weight", false}));
   EXPECT_EQ(name("cls/squad/output_bias"), "qa_outputs.bias");
-  for (const char* key : {"bert/pooler/dense/kernel/adam_m", "bert/pooler/dense/kernel/adam_v", "global_step", "x/kernel/Adam_1"}) {
+  for (const char* key : {"bert/pooler/dense/kernel/adam_m", "bert/pooler/dense/kernel/adam_v",
+                          "global_step", "x/kernel/Adam_1"}) {
     EXPECT_FALSE(model_name(key)) << key;
   }
 }
@@ -54,8 +64,12 @@ TEST(TfNames, AreThoseOfTransformers) {
 TEST_F(TfCheckpointTest, ReadsWhatTensorFlowWrites) {
   const auto found = contents(TfCheckpoint(kGolden / "files/bert_model.ckpt"));
   const auto expected = contents(SafetensorsFile(kGolden / "bert-mlm-tiny/model.safetensors"));
-  for (const auto& [name, values] : expected) EXPECT_TRUE(found.contains(name) && found.at(name) == values) << name;
-  EXPECT_EQ(found.size(), expected.size() + 2);  // and the head over pairs of sentences, which is not turned round
+  for (const auto& [name, values] : expected) {
+    EXPECT_TRUE(found.contains(name) && found.at(name) == values) << name;
+  }
+  EXPECT_EQ(
+      found.size(),
+      expected.size() + 2);  // and the head over pairs of sentences, which is not turned round
   EXPECT_EQ(found.at("cls.seq_relationship.weight").substr(0, 12), "fp32 [2, 36]");
   EXPECT_EQ(found.at("cls.seq_relationship.weight").substr(13 + 4 * 37, 4), fixed(37.0f));
 }
@@ -63,7 +77,8 @@ TEST_F(TfCheckpointTest, ReadsWhatTensorFlowWrites) {
 const BundleEntry kMatrix{.shape = {2, 3}, .bytes = 24, .crc = 0};
 BundleEntry matrix() {
   BundleEntry entry = kMatrix;
-  entry.crc = masked_crc(fixed(1.0f) + fixed(2.0f) + fixed(3.0f) + fixed(4.0f) + fixed(5.0f) + fixed(6.0f));
+  entry.crc =
+      masked_crc(fixed(1.0f) + fixed(2.0f) + fixed(3.0f) + fixed(4.0f) + fixed(5.0f) + fixed(6.0f));
   return entry;
 }
 
@@ -71,7 +86,8 @@ TEST_F(TfCheckpointTest, ReadsShardsAndTurnsKernelsRound) {
   put(".data-00001-of-00002", fixed(7.0f));
   fs::rename(folder_ / "x.ckpt.data-00000-of-00001", folder_ / "x.ckpt.data-00000-of-00002");
   const BundleEntry other{.shape = {}, .shard = 1, .bytes = 4, .crc = masked_crc(fixed(7.0f))};
-  const TfCheckpoint file = open(table({{"", header(2)}, {"a/kernel", matrix().encode()}, {"b", other.encode()}}));
+  const TfCheckpoint file =
+      open(table({{"", header(2)}, {"a/kernel", matrix().encode()}, {"b", other.encode()}}));
   const TensorEntry& a = *file.find("a.weight");
   EXPECT_EQ(a.shape, (std::vector<int64_t>{3, 2}));
   std::vector<float> values(6), part(3), one(1);
@@ -104,13 +120,16 @@ TEST_F(TfCheckpointTest, RefusesBrokenTables) {
   expect_error(of(""), "a block of 0 bytes");
   expect_error(of(fixed(uint32_t(1))), "claims 1 restarts in 4 bytes");
   expect_error(of(fixed(UINT32_MAX)), "claims 4294967295 restarts");
-  expect_error(of(std::string("\0\1\0k", 4) + fixed(uint32_t(9)) + fixed(uint32_t(1))), "has a restart at 9 of 4");
+  expect_error(of(std::string("\0\1\0k", 4) + fixed(uint32_t(9)) + fixed(uint32_t(1))),
+               "has a restart at 9 of 4");
   const std::string none = fixed(uint32_t(0));
   expect_error(of(std::string("\5\1\0k", 4) + none), "an entry that reaches behind its block");
   expect_error(of(std::string("\0\7\0k", 4) + none), "an entry that reaches behind its block");
   expect_error(of(std::string("\0\1\7k", 4) + none), "an entry that reaches behind its block");
-  expect_error(of(std::string(11, '\xff') + none), "an entry that reaches behind its block");      // overlong
-  expect_error(of(std::string(9, '\xff') + "\x7f" + none), "an entry that reaches behind its block");  // more than 64 bits
+  expect_error(of(std::string(11, '\xff') + none),
+               "an entry that reaches behind its block");  // overlong
+  expect_error(of(std::string(9, '\xff') + "\x7f" + none),
+               "an entry that reaches behind its block");  // more than 64 bits
   expect_error(of(block({{"", header(1)}, {"b", ""}, {"a", ""}})), "key \"a\" comes behind \"b\"");
   expect_error(of(block({{"", header(1)}, {"", ""}})), "comes behind");
   expect_error(footer(handle(0, 0), handle(uint64_t(1) << 40, 8)), "behind the end at");
@@ -122,14 +141,19 @@ TEST_F(TfCheckpointTest, RefusesWhatItDoesNotSupport) {
   expect_error(table({{"a", a}}), "the header is missing");
   expect_error(table({{"", "\x08"}}), "the header is broken");
   expect_error(table({{"", header(1, 1)}, {"a", a}}), "big-endian");
-  expect_error(table({{"", header(INT32_MAX)}, {"a", a}}), "says that there are 2147483647 files of data");
+  expect_error(table({{"", header(INT32_MAX)}, {"a", a}}),
+               "says that there are 2147483647 files of data");
   expect_error(table({{"", header(0)}, {"a", a}}), "says that there are 0 files");
-  expect_error(table({{"", header(2)}, {"a", a}}), "x.ckpt.data-00000-of-00002: is missing, expected for variable \"a\"");
+  expect_error(table({{"", header(2)}, {"a", a}}),
+               "x.ckpt.data-00000-of-00002: is missing, expected for variable \"a\"");
   BundleEntry sliced = matrix();
   sliced.extra = bytes_field(7, "");
-  expect_error(table({{"", header(1)}, {"a", sliced.encode()}}), "variable \"a\": is stored in slices");
-  expect_error(table({{"", header(1)}, {"_CHECKPOINTABLE_OBJECT_GRAPH", a}}), "a checkpoint of objects (TensorFlow 2)");
-  expect_error(table({{"", header(1)}, {"m/.ATTRIBUTES/VARIABLE_VALUE", a}}), "a checkpoint of objects (TensorFlow 2)");
+  expect_error(table({{"", header(1)}, {"a", sliced.encode()}}),
+               "variable \"a\": is stored in slices");
+  expect_error(table({{"", header(1)}, {"_CHECKPOINTABLE_OBJECT_GRAPH", a}}),
+               "a checkpoint of objects (TensorFlow 2)");
+  expect_error(table({{"", header(1)}, {"m/.ATTRIBUTES/VARIABLE_VALUE", a}}),
+               "a checkpoint of objects (TensorFlow 2)");
 }
 
 TEST_F(TfCheckpointTest, RefusesVariablesThatLie) {
@@ -145,25 +169,34 @@ TEST_F(TfCheckpointTest, RefusesVariablesThatLie) {
   expect_error(with([](auto& e) { e.shape = {2, 4}; }), "does not take 24 bytes");
   expect_error(with([](auto& e) { e.shape = {uint64_t{1} << 62, 8}; }), "does not take 24 bytes");
   expect_error(with([](auto& e) { e.shape = {UINT64_MAX, 6}; }), "its entry is broken");
-  expect_error(with([](auto& e) { e.shape = std::vector<uint64_t>(65, 1); }), "its entry is broken");
+  expect_error(with([](auto& e) { e.shape = std::vector<uint64_t>(65, 1); }),
+               "its entry is broken");
   expect_error(with([](auto& e) { e.dtype = 2; }), "fp64 of shape [2, 3] does not take 24 bytes");
   expect_error(with([](auto& e) { e.dtype = 8; }), "unsupported data type 8");
-  expect_error(with([](auto& e) { e.crc ^= 1; }), "variable \"bert/a\" is damaged: its checksum is");
+  expect_error(with([](auto& e) { e.crc ^= 1; }),
+               "variable \"bert/a\" is damaged: its checksum is");
   expect_error(with([](auto& e) { e.extra = "\x0a\x7f"; }), "its entry is broken");
-  expect_error(table({{"", header(1)}, {"a/gamma", matrix().encode()}, {"a/kernel", matrix().encode()}}), "duplicate tensor name \"a.weight\"");
+  expect_error(
+      table({{"", header(1)}, {"a/gamma", matrix().encode()}, {"a/kernel", matrix().encode()}}),
+      "duplicate tensor name \"a.weight\"");
   EXPECT_EQ(error_of(with([](auto& e) { e.dtype = 7; })), "");  // texts are not weights
-  EXPECT_EQ(error_of(with([](auto& e) { e = {.shape = {0, uint64_t{1} << 40, uint64_t{1} << 40}, .crc = masked_crc("")}; })), "");
+  EXPECT_EQ(error_of(with([](auto& e) {
+              e = {.shape = {0, uint64_t{1} << 40, uint64_t{1} << 40}, .crc = masked_crc("")};
+            })),
+            "");
 }
 
 TEST_F(TfCheckpointTest, EveryFlippedBitAndLengthOfAnIndexIsFoundOrHarmless) {
   const std::string good = read_small_file(kGolden / "files/bert_model.ckpt.index");
-  fs::copy(kGolden / "files/bert_model.ckpt.data-00000-of-00001", folder_ / "x.ckpt.data-00000-of-00001",
-           fs::copy_options::overwrite_existing);
+  fs::copy(kGolden / "files/bert_model.ckpt.data-00000-of-00001",
+           folder_ / "x.ckpt.data-00000-of-00001", fs::copy_options::overwrite_existing);
   const auto expected = contents(open(good));
   size_t refused = 0;
   std::fstream index(folder_ / "x.ckpt.index", std::ios::in | std::ios::out | std::ios::binary);
   for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
-    index.seekp(std::streamoff(bit / 8)).put(char(uint8_t(good[bit / 8]) ^ (1u << bit % 8))).flush();
+    index.seekp(std::streamoff(bit / 8))
+        .put(char(uint8_t(good[bit / 8]) ^ (1u << bit % 8)))
+        .flush();
     try {
       const TfCheckpoint file(folder_ / "x.ckpt");
       ASSERT_EQ(contents(file), expected) << "byte " << bit / 8;
@@ -174,7 +207,9 @@ TEST_F(TfCheckpointTest, EveryFlippedBitAndLengthOfAnIndexIsFoundOrHarmless) {
     index.seekp(std::streamoff(bit / 8)).put(good[bit / 8]).flush();
   }
   EXPECT_GT(refused, 8 * good.size() * 9 / 10);
-  for (size_t length = 0; length < good.size(); ++length) ASSERT_NE(error_of(good.substr(0, length)), "") << length;
+  for (size_t length = 0; length < good.size(); ++length) {
+    ASSERT_NE(error_of(good.substr(0, length)), "") << length;
+  }
 }
 
 TEST_F(TfCheckpointTest, FlippedBitsAndMissingEndsOfDataAreFound) {

@@ -17,7 +17,9 @@ using wire::fixed_field;
 using wire::number_field;
 using wire::varint;
 
-inline uint32_t masked_crc(const std::string& bytes) { return masked_crc32c(crc32c(std::as_bytes(std::span(bytes)))); }
+inline uint32_t masked_crc(const std::string& bytes) {
+  return masked_crc32c(crc32c(std::as_bytes(std::span(bytes))));
+}
 
 struct BundleEntry {
   uint64_t dtype = 1;
@@ -29,8 +31,8 @@ struct BundleEntry {
   std::string encode() const {
     std::string dimensions;
     for (const uint64_t extent : shape) dimensions += bytes_field(2, number_field(1, extent));
-    return number_field(1, dtype) + bytes_field(2, dimensions) + number_field(3, shard) + number_field(4, offset) +
-           number_field(5, bytes) + fixed_field(6, crc) + extra;
+    return number_field(1, dtype) + bytes_field(2, dimensions) + number_field(3, shard) +
+           number_field(4, offset) + number_field(5, bytes) + fixed_field(6, crc) + extra;
   }
 };
 
@@ -51,7 +53,9 @@ inline std::string sealed(const std::string& block, char type = 0) {
   const std::string checked = block + type;
   return checked + fixed(masked_crc(checked));
 }
-inline std::string handle(uint64_t offset, uint64_t bytes) { return varint(offset) + varint(bytes); }
+inline std::string handle(uint64_t offset, uint64_t bytes) {
+  return varint(offset) + varint(bytes);
+}
 inline std::string footer(const std::string& metaindex, const std::string& index) {
   std::string handles = metaindex + index;
   handles.resize(40, '\0');
@@ -61,7 +65,8 @@ inline std::string footer(const std::string& metaindex, const std::string& index
 inline std::string table_of(const std::string& data, uint64_t data_bytes) {
   const std::string empty = block({}), index = block({{"z", handle(0, data_bytes)}});
   const uint64_t metaindex_at = data.size(), index_at = metaindex_at + empty.size() + 5;
-  return data + sealed(empty) + sealed(index) + footer(handle(metaindex_at, empty.size()), handle(index_at, index.size()));
+  return data + sealed(empty) + sealed(index) +
+         footer(handle(metaindex_at, empty.size()), handle(index_at, index.size()));
 }
 inline std::string table(const std::map<std::string, std::string>& entries) {
   const std::string data = block({entries.begin(), entries.end()});

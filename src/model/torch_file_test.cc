@@ -21,7 +21,8 @@ class TorchFileTest : public FileTest {
   fs::path put(std::string_view bytes) const { return FileTest::put("x.bin", bytes); }
 
   // each(bit) with the file x.bin holding `good` but for that bit.
-  void over_flipped_bits(const std::string& good, const std::function<void(size_t bit)>& each) const {
+  void over_flipped_bits(const std::string& good,
+                         const std::function<void(size_t bit)>& each) const {
     std::fstream file(put(good), std::ios::in | std::ios::out | std::ios::binary);
     for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
       const auto place = std::streamoff(bit / 8);
@@ -35,7 +36,9 @@ class TorchFileTest : public FileTest {
   std::string error_of(std::string_view bytes) const {
     return error_in([&] { contents(TorchFile(put(bytes))); });
   }
-  void expect_error(std::string_view bytes, const std::string& expected) const { expect_part(error_of(bytes), expected); }
+  void expect_error(std::string_view bytes, const std::string& expected) const {
+    expect_part(error_of(bytes), expected);
+  }
 };
 
 std::string file_bytes(const fs::path& path) { return read_small_file(path); }
@@ -47,7 +50,9 @@ TEST_F(TorchFileTest, ReadsWhatPyTorchWrites) {
     const TorchFile file(kGolden / name);
     const auto found = contents(file);
     EXPECT_EQ(found.size(), expected.size());
-    for (const auto& [tensor, values] : expected) EXPECT_TRUE(found.contains(tensor) && found.at(tensor) == values) << name << " " << tensor;
+    for (const auto& [tensor, values] : expected) {
+      EXPECT_TRUE(found.contains(tensor) && found.at(tensor) == values) << name << " " << tensor;
+    }
   }
 }
 
@@ -74,10 +79,15 @@ TEST_F(TorchFileTest, ConvertsEveryFloatingPointType) {
 const std::string kSix(24, '\x3f');
 std::string good_pickle() { return state_dict("w", tensor(storage("0", 6), {0, {2, 3}, {3, 1}})); }
 Zip good_zip(const std::string& pickle = good_pickle(), const std::string& values = kSix) {
-  return Zip().add("m/data.pkl", pickle).add("m/byteorder", "little").add("m/data/0", values).add("m/version", "3\n");
+  return Zip()
+      .add("m/data.pkl", pickle)
+      .add("m/byteorder", "little")
+      .add("m/data/0", values)
+      .add("m/version", "3\n");
 }
 
-std::string replaced(std::string bytes, std::string_view from, std::string_view to, bool last = false) {
+std::string replaced(std::string bytes, std::string_view from, std::string_view to,
+                     bool last = false) {
   const size_t at = last ? bytes.rfind(from) : bytes.find(from);
   EXPECT_NE(at, std::string::npos);
   return bytes.replace(at, from.size(), to);
@@ -101,7 +111,8 @@ std::string with_end(std::string bytes, size_t place, T value) {
 
 TEST_F(TorchFileTest, AcceptsWhatIsUnusualButLegal) {
   EXPECT_EQ(error_of(good_zip().build()), "");
-  EXPECT_EQ(error_of(Zip().add("data.pkl", good_pickle()).add("data/0", kSix).build()), "");  // no folder, no byte order
+  EXPECT_EQ(error_of(Zip().add("data.pkl", good_pickle()).add("data/0", kSix).build()),
+            "");  // no folder, no byte order
   const std::string commented = with_end(good_zip().build(), 20, uint16_t(5)) + "hello";
   EXPECT_EQ(error_of(commented), "");
   // All checksums zero: torch.serialization.set_crc32_options(False).
@@ -116,37 +127,48 @@ TEST_F(TorchFileTest, RefusesBrokenArchives) {
   const std::string good = good_zip().build();
   expect_error("", "is neither a zip archive nor a legacy file of torch.save");
   expect_error("hello, world", "is neither a zip archive nor a legacy file");
-  expect_error("version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "is a Git LFS pointer");
-  expect_error("PK\x05\x06" + std::string(18, '\0'), "begins like a zip archive but not with a record");
+  expect_error("version https://git-lfs.github.com/spec/v1\noid sha256:00\n",
+               "is a Git LFS pointer");
+  expect_error("PK\x05\x06" + std::string(18, '\0'),
+               "begins like a zip archive but not with a record");
   expect_error(good.substr(0, good.size() - 1), "the end of the zip archive is missing");
   expect_error(good.substr(0, 40), "the end of the zip archive is missing");
   expect_error(good + "x", "the end of the zip archive is missing");
   expect_error(with_end(good, 4, uint16_t(1)), "split zip archive");
   expect_error(with_end(good, 10, uint16_t(3)), "split zip archive");
-  expect_error(with_end(with_end(good, 8, uint16_t(3)), 10, uint16_t(3)), "behind the last entry of its zip directory");
-  expect_error(with_end(with_end(good, 8, uint16_t(5)), 10, uint16_t(5)), "5 zip records in a directory of");
-  expect_error(with_end(with_end(good, 8, uint16_t(60'000)), 10, uint16_t(60'000)), "60000 zip records in a directory");
+  expect_error(with_end(with_end(good, 8, uint16_t(3)), 10, uint16_t(3)),
+               "behind the last entry of its zip directory");
+  expect_error(with_end(with_end(good, 8, uint16_t(5)), 10, uint16_t(5)),
+               "5 zip records in a directory of");
+  expect_error(with_end(with_end(good, 8, uint16_t(60'000)), 10, uint16_t(60'000)),
+               "60000 zip records in a directory");
   expect_error(with_end(good, 12, uint32_t(1)), "zip directory at byte");
   expect_error(with_end(good, 16, uint32_t(UINT32_MAX)), "zip directory at byte");
-  expect_error(with_entry(good, "m/data/0", 0, uint32_t(7)), "record 2 of its zip directory is broken");
+  expect_error(with_entry(good, "m/data/0", 0, uint32_t(7)),
+               "record 2 of its zip directory is broken");
   expect_error(with_entry(good, "m/version", 28, uint16_t(60'000)), "is cut off");
 }
 
 TEST_F(TorchFileTest, RefusesRecordsThatLie) {
   const std::string good = good_zip().build();
-  const std::string compressed = with_header(with_entry(good, "m/data/0", 10, uint16_t(8)), "m/data/0", 8, uint16_t(8));
+  const std::string compressed =
+      with_header(with_entry(good, "m/data/0", 10, uint16_t(8)), "m/data/0", 8, uint16_t(8));
   expect_error(compressed, "record \"m/data/0\": is compressed");
   expect_error(with_entry(good, "m/data/0", 24, uint32_t(24'000'000)), "24000000 bytes take 24");
   expect_error(with_entry(good, "m/data/0", 8, uint16_t(1)), "is encrypted");
   expect_error(with_entry(good, "m/data/0", 42, uint32_t(1)), "and the zip directory disagree");
-  expect_error(with_entry(good, "m/data/0", 42, uint32_t(UINT32_MAX - 1)), "behind the end of the file");
-  expect_error(with_entry(good, "m/data/0", 42, uint32_t(UINT32_MAX)), "its zip64 field is missing");
+  expect_error(with_entry(good, "m/data/0", 42, uint32_t(UINT32_MAX - 1)),
+               "behind the end of the file");
+  expect_error(with_entry(good, "m/data/0", 42, uint32_t(UINT32_MAX)),
+               "its zip64 field is missing");
   expect_error(with_header(good, "m/data/0", 8, uint16_t(8)), "and the zip directory disagree");
   expect_error(with_header(good, "m/data/0", 18, uint32_t(23)), "and the zip directory disagree");
-  expect_error(with_header(good, "m/data/0", 28, uint16_t(60'000)), "reach behind the end of the file");
+  expect_error(with_header(good, "m/data/0", 28, uint16_t(60'000)),
+               "reach behind the end of the file");
   expect_error(with_header(good, "m/data/0", 28, uint16_t(4)), "overlaps what follows it");
   expect_error(replaced(good, "m/data/0", "m/data/1"), "and the zip directory disagree");
-  expect_error(replaced(good, "m/data/0", "m/data/1", /*last=*/true), "and the zip directory disagree");
+  expect_error(replaced(good, "m/data/0", "m/data/1", /*last=*/true),
+               "and the zip directory disagree");
   const auto renamed = [](const std::string& name) {
     return Zip().add("m/data.pkl", good_pickle()).add(name, kSix).build();
   };
@@ -172,10 +194,12 @@ TEST_F(TorchFileTest, ReadsZip64AndRefusesItsLies) {
   uint32_t bytes, offset;
   std::memcpy(&bytes, end.data() + 12, 4);
   std::memcpy(&offset, end.data() + 16, 4);
-  const auto build = [&](uint64_t count, uint64_t stated_bytes, uint64_t stated_offset, uint64_t place) {
-    return plain.substr(0, plain.size() - 22) + "PK\x06\x06" + bytes_of(uint64_t(44)) + std::string(12, '\0') + bytes_of(count) +
-           bytes_of(count) + bytes_of(stated_bytes) + bytes_of(stated_offset) + "PK\x06\x07" + std::string(4, '\0') +
-           bytes_of(place) + bytes_of(uint32_t(1)) +
+  const auto build = [&](uint64_t count, uint64_t stated_bytes, uint64_t stated_offset,
+                         uint64_t place) {
+    return plain.substr(0, plain.size() - 22) + "PK\x06\x06" + bytes_of(uint64_t(44)) +
+           std::string(12, '\0') + bytes_of(count) + bytes_of(count) + bytes_of(stated_bytes) +
+           bytes_of(stated_offset) + "PK\x06\x07" + std::string(4, '\0') + bytes_of(place) +
+           bytes_of(uint32_t(1)) +
            with_end(with_end(end, 16, uint32_t(UINT32_MAX)), 12, uint32_t(UINT32_MAX));
   };
   const uint64_t place = plain.size() - 22;
@@ -191,25 +215,36 @@ TEST_F(TorchFileTest, ReadsZip64AndRefusesItsLies) {
 TEST_F(TorchFileTest, RefusesWhatIsNotAStateDict) {
   const auto of = [](const std::string& pickle) { return good_zip(pickle).build(); };
   expect_error(of(kStart + "]."), "holds a list, expected a state dict");
-  expect_error(of(kStart + std::string("]q\x00h\x00", 5) + "a."), "holds a list");  // which holds itself
-  expect_error(of(state_dict("optimizer", "}")), "entry \"optimizer\" is a dict, expected a tensor");
+  expect_error(of(kStart + std::string("]q\x00h\x00", 5) + "a."),
+               "holds a list");  // which holds itself
+  expect_error(of(state_dict("optimizer", "}")),
+               "entry \"optimizer\" is a dict, expected a tensor");
   expect_error(of(state_dict("epoch", integer(3))), "entry \"epoch\" is an integer");
   expect_error(of(kStart + "}" + integer(7) + integer(3) + "s."), "entry 7 is an integer");
   const std::string w = tensor(storage("0", 6), {0, {2, 3}, {3, 1}});
-  expect_error(of(kStart + "}(" + text("w") + w + text("w") + w + "u."), "duplicate tensor name \"w\"");
+  expect_error(of(kStart + "}(" + text("w") + w + text("w") + w + "u."),
+               "duplicate tensor name \"w\"");
   expect_error(of(good_pickle() + "x"), "1 bytes behind the pickle");
   expect_error(Zip().add("m/byteorder", "little").build(), "expected one record data.pkl");
   expect_error(good_zip().add("n/data.pkl", good_pickle()).build(), "expected one record data.pkl");
   expect_error(good_zip().add("m/constants.pkl", "x").build(), "is a TorchScript program");
-  expect_error(Zip().add("m/data.pkl", good_pickle()).add("m/byteorder", "big").add("m/data/0", kSix).build(), "byteorder is \"big\"");
-  expect_error(file_bytes(kGolden / "module.bin"), "names \"torch.nn.modules.linear.Linear\", which is code");
+  expect_error(Zip()
+                   .add("m/data.pkl", good_pickle())
+                   .add("m/byteorder", "big")
+                   .add("m/data/0", kSix)
+                   .build(),
+               "byteorder is \"big\"");
+  expect_error(file_bytes(kGolden / "module.bin"),
+               "names \"torch.nn.modules.linear.Linear\", which is code");
 }
 
 TEST_F(TorchFileTest, RefusesStoragesThatLie) {
-  expect_error(good_zip(good_pickle(), kSix + "1234").build(), "its storage \"0\" has 6 elements of fp32, but 28 bytes are there");
+  expect_error(good_zip(good_pickle(), kSix + "1234").build(),
+               "its storage \"0\" has 6 elements of fp32, but 28 bytes are there");
   expect_error(good_zip(good_pickle(), kSix.substr(4)).build(), "but 20 bytes are there");
   const auto of = [](const std::string& value) { return good_zip(state_dict("w", value)).build(); };
-  expect_error(of(tensor(storage("0", 6, "DoubleStorage"), {0, {2}, {1}})), "has 6 elements of fp64, but 24 bytes are there");
+  expect_error(of(tensor(storage("0", 6, "DoubleStorage"), {0, {2}, {1}})),
+               "has 6 elements of fp64, but 24 bytes are there");
   expect_error(of(tensor(storage("0", 1000), {0, {1000}, {1}})), "has 1000 elements of fp32");
   expect_error(of(tensor(storage("1", 6), {0, {6}, {1}})), "record \"m/data/1\" is missing");
   expect_error(of(tensor(storage("../../../etc/passwd", 6), {0, {6}, {1}})), "is missing");
@@ -237,7 +272,8 @@ TEST_F(TorchFileTest, EveryFlippedBitOfAnArchiveIsFoundOrHarmless) {
   size_t refused = 0;
   over_flipped_bits(good, [&](size_t bit) {
     try {
-      ASSERT_EQ(contents(TorchFile(folder_ / "x.bin")), expected) << "byte " << bit / 8 << ", bit " << bit % 8;
+      ASSERT_EQ(contents(TorchFile(folder_ / "x.bin")), expected)
+          << "byte " << bit / 8 << ", bit " << bit % 8;
     } catch (const Error& error) {
       ASSERT_EQ(error.kind(), ErrorKind::kInput);
       ++refused;
@@ -249,7 +285,9 @@ TEST_F(TorchFileTest, EveryFlippedBitOfAnArchiveIsFoundOrHarmless) {
 TEST_F(TorchFileTest, EveryLengthOfAFileIsRefused) {
   for (const char* name : {"small.zip.bin", "small.legacy.bin"}) {
     const std::string good = file_bytes(kGolden / name);
-    for (size_t length = 0; length < good.size(); ++length) ASSERT_NE(error_of(good.substr(0, length)), "") << name << " " << length;
+    for (size_t length = 0; length < good.size(); ++length) {
+      ASSERT_NE(error_of(good.substr(0, length)), "") << name << " " << length;
+    }
   }
 }
 

@@ -33,16 +33,19 @@ namespace {
 void check_use(const LossOptions& loss, const ModelConfig& config, Head head) {
   const bool one_label = head == Head::kClassifier && config.problem_type() == Problem::kOneLabel;
   if (loss.label_smoothing != 0 && !one_label && head != Head::kTagger) {
-    fail(ErrorKind::kUsage, "--label-smoothing-factor is for tasks in which each text or token has one class");
+    fail(ErrorKind::kUsage,
+         "--label-smoothing-factor is for tasks in which each text or token has one class");
   }
   if (loss.weighted && !one_label && head != Head::kTagger) {
-    fail(ErrorKind::kUsage, "class weights are for tasks in which each text or token has one class");
+    fail(ErrorKind::kUsage,
+         "class weights are for tasks in which each text or token has one class");
   }
 }
 
 }  // namespace
 
-Transformer::Transformer(const ModelConfig& config, Head head, const Tuning& tuning, WeightNames names)
+Transformer::Transformer(const ModelConfig& config, Head head, const Tuning& tuning,
+                         WeightNames names)
     : config_(config), head_(head), tuning_(tuning) {
   weight_names_ = std::move(names);
 }
@@ -62,42 +65,73 @@ int Transformer::add(Parameter parameter) {
 
 int64_t Transformer::largest_product_side() const {
   int64_t most = is_language_model() ? config_.vocab_size : config_.num_labels();
-  for (const int64_t side : {3 * config_.hidden_size, config_.intermediate_size, int64_t(tuning_.lora.rank)}) most = std::max(most, side);
+  for (const int64_t side :
+       {3 * config_.hidden_size, config_.intermediate_size, int64_t(tuning_.lora.rank)}) {
+    most = std::max(most, side);
+  }
   return most;
 }
 
 int Transformer::add_table(const std::string& name, int64_t rows) {
-  return add({.name = name, .rows = rows, .cols = config_.hidden_size, .is_table = true,
+  return add({.name = name,
+              .rows = rows,
+              .cols = config_.hidden_size,
+              .is_table = true,
               .parts = {{weight_names_.prefix + name, rows}}});
 }
 
 int Transformer::add_words(const std::string& name, bool is_factor) {
   const int64_t rows = config_.vocab_size;
-  return add({.name = name, .rows = rows, .cols = config_.hidden_size, .is_factor = is_factor, .is_table = true,
-              .padded_rows = is_factor ? padded_vocabulary(rows) : 0, .quantizable = true,
+  return add({.name = name,
+              .rows = rows,
+              .cols = config_.hidden_size,
+              .is_factor = is_factor,
+              .is_table = true,
+              .padded_rows = is_factor ? padded_vocabulary(rows) : 0,
+              .quantizable = true,
               .parts = {{weight_names_.prefix + name, rows}}});
 }
 
-int Transformer::add_vector(const std::string& name, int64_t size, Init init, bool is_factor, bool is_head) {
-  return add({.name = name, .cols = size, .is_vector = true, .init = init, .decays = false, .is_factor = is_factor,
-              .is_head = is_head, .parts = {{(is_head ? "" : weight_names_.prefix) + name, size}}});
+int Transformer::add_vector(const std::string& name, int64_t size, Init init, bool is_factor,
+                            bool is_head) {
+  return add({.name = name,
+              .cols = size,
+              .is_vector = true,
+              .init = init,
+              .decays = false,
+              .is_factor = is_factor,
+              .is_head = is_head,
+              .parts = {{(is_head ? "" : weight_names_.prefix) + name, size}}});
 }
 
 LinearSlots Transformer::add_linear(const std::string& name, const LinearShape& shape) {
   return add_joined_linear(name, {name}, shape);
 }
 
-LinearSlots Transformer::add_joined_linear(const std::string& name, const std::vector<std::string>& parts,
+LinearSlots Transformer::add_joined_linear(const std::string& name,
+                                           const std::vector<std::string>& parts,
                                            const LinearShape& each) {
   const bool out_in = each.layout == WeightLayout::kOutIn;
   SNUG_CHECK(out_in || parts.size() == 1);
   const auto count = int64_t(parts.size());
   const std::string prefix = each.is_head ? "" : weight_names_.prefix;
-  Parameter weight{.name = name + ".weight", .rows = out_in ? count * each.out : each.in, .cols = out_in ? each.in : each.out,
-                   .init_scale = each.init_scale, .is_factor = true, .is_head = each.is_head, .is_in_out = !out_in,
-                   .quantizable = !each.is_head, .parts = {}};
-  Parameter bias{.name = name + ".bias", .cols = count * each.out, .is_vector = true, .init = Init::kZeros, .decays = false,
-                 .is_factor = true, .is_head = each.is_head, .parts = {}};
+  Parameter weight{.name = name + ".weight",
+                   .rows = out_in ? count * each.out : each.in,
+                   .cols = out_in ? each.in : each.out,
+                   .init_scale = each.init_scale,
+                   .is_factor = true,
+                   .is_head = each.is_head,
+                   .is_in_out = !out_in,
+                   .quantizable = !each.is_head,
+                   .parts = {}};
+  Parameter bias{.name = name + ".bias",
+                 .cols = count * each.out,
+                 .is_vector = true,
+                 .init = Init::kZeros,
+                 .decays = false,
+                 .is_factor = true,
+                 .is_head = each.is_head,
+                 .parts = {}};
   for (const std::string& part : parts) {
     weight.parts.push_back({prefix + part + ".weight", out_in ? each.out : each.in});
     bias.parts.push_back({prefix + part + ".bias", each.out});
@@ -115,7 +149,8 @@ LinearSlots Transformer::add_joined_linear(const std::string& name, const std::v
     for (const std::string& target : tuning_.lora.targets) {
       if (!wanted(target)) continue;
       adapted_names_.insert(target);
-      slots.adapters.push_back(add_adapter(prefix + parts[i], each.in, each.out, int64_t(i) * each.out));
+      slots.adapters.push_back(
+          add_adapter(prefix + parts[i], each.in, each.out, int64_t(i) * each.out));
       break;
     }
   }
@@ -125,13 +160,21 @@ LinearSlots Transformer::add_joined_linear(const std::string& name, const std::v
 LinearSlots Transformer::add_token_head() {
   const bool tagger = head_ == Head::kTagger;
   return add_linear(tagger ? "classifier" : "qa_outputs",
-                    {.out = tagger ? config_.num_labels() : kSpanEnds, .in = config_.hidden_size, .is_head = true});
+                    {.out = tagger ? config_.num_labels() : kSpanEnds,
+                     .in = config_.hidden_size,
+                     .is_head = true});
 }
 
 // PEFT's: the down-projection begins as PyTorch's Linear does, the up-projection at zero.
-AdapterSlots Transformer::add_adapter(const std::string& module, int64_t in, int64_t out, int64_t first_column) {
+AdapterSlots Transformer::add_adapter(const std::string& module, int64_t in, int64_t out,
+                                      int64_t first_column) {
   const auto matrix = [&](const std::string& name, int64_t rows, int64_t cols, Init init) {
-    return add({.name = name, .rows = rows, .cols = cols, .init = init, .is_factor = true, .is_adapter = true,
+    return add({.name = name,
+                .rows = rows,
+                .cols = cols,
+                .init = init,
+                .is_factor = true,
+                .is_adapter = true,
                 .parts = {{std::string(kAdapterPrefix) + name, rows}}});
   };
   const int64_t rank = tuning_.lora.rank;
@@ -140,9 +183,11 @@ AdapterSlots Transformer::add_adapter(const std::string& module, int64_t in, int
 }
 
 void Transformer::finish_table() {
-  for (const std::string& target : tuning_.lora.rank > 0 ? tuning_.lora.targets : std::vector<std::string>()) {
+  for (const std::string& target :
+       tuning_.lora.rank > 0 ? tuning_.lora.targets : std::vector<std::string>()) {
     if (adapted_names_.contains(target)) continue;
-    throw Error(ErrorKind::kUsage, fmt::format("--lora-target-modules {}: the model has no such layer", target),
+    throw Error(ErrorKind::kUsage,
+                fmt::format("--lora-target-modules {}: the model has no such layer", target),
                 fmt::format("there are {}, and all-linear", fmt::join(linear_names_, ", ")));
   }
   freeze(parameters_, tuning_.freeze);
@@ -156,9 +201,12 @@ NormSlots Transformer::add_norm(const std::string& name, bool is_head) {
 
 Activation activation_of(HiddenAct act) {
   switch (act) {
-    case HiddenAct::kGelu: return Activation::kGelu;
-    case HiddenAct::kGeluTanh: return Activation::kGeluTanh;
-    case HiddenAct::kRelu: return Activation::kRelu;
+    case HiddenAct::kGelu:
+      return Activation::kGelu;
+    case HiddenAct::kGeluTanh:
+      return Activation::kGeluTanh;
+    case HiddenAct::kRelu:
+      return Activation::kRelu;
   }
   return Activation::kGelu;
 }
@@ -177,7 +225,8 @@ StepGraph Transformer::complete(GraphWriter& writer) const {
   return is_language_model() ? writer.language(end) : writer.scores(end.x);
 }
 
-GraphWriter::GraphWriter(const Transformer& model, const GraphOptions& options, Graph& graph, Place place)
+GraphWriter::GraphWriter(const Transformer& model, const GraphOptions& options, Graph& graph,
+                         Place place)
     : model_(model),
       options_(options),
       training_(options.purpose == Purpose::kTraining),
@@ -185,7 +234,8 @@ GraphWriter::GraphWriter(const Transformer& model, const GraphOptions& options, 
       place_(std::move(place)),
       first_segment_(graph.segments().size()) {}
 
-// Segments have the same numbers as in a graph of all layers, which is what the choice of recomputation counts by.
+// Segments have the same numbers as in a graph of all layers, which is what the choice of
+// recomputation counts by.
 ValueId GraphWriter::given_states() {
   begin_segment("embeddings");
   for (int i = 0; i < first_layer(); ++i) begin_segment(fmt::format("layer.{}", i));
@@ -196,7 +246,8 @@ ValueId GraphWriter::given_states() {
 
 ValueId GraphWriter::add_parameter(int slot, const TensorDesc& desc) {
   const Parameter& p = model_.parameters()[size_t(slot)];
-  return graph_.add_parameter(place_.prefix + p.name, desc, place_.first_slot + slot, training_ && p.trained);
+  return graph_.add_parameter(place_.prefix + p.name, desc, place_.first_slot + slot,
+                              training_ && p.trained);
 }
 
 ValueId GraphWriter::parameter(int slot) {
@@ -210,9 +261,12 @@ GraphWriter::Matrix GraphWriter::quantized(int slot) {
   const Parameter& p = model_.parameters()[size_t(slot)];
   const auto [found, fresh] = quantized_.try_emplace(slot);
   if (fresh) {
-    const int64_t channels = options_.compute == DType::kF32 && !p.is_in_out ? p.rows : p.channels();
-    found->second.values = add_parameter(slot, {.dtype = DType::kI8, .rows = channels, .cols = p.inputs()});
-    found->second.scales = graph_.add_scales(place_.prefix + p.name + ".scales", {.cols = channels}, place_.first_slot + slot);
+    const int64_t channels =
+        options_.compute == DType::kF32 && !p.is_in_out ? p.rows : p.channels();
+    found->second.values =
+        add_parameter(slot, {.dtype = DType::kI8, .rows = channels, .cols = p.inputs()});
+    found->second.scales = graph_.add_scales(place_.prefix + p.name + ".scales", {.cols = channels},
+                                             place_.first_slot + slot);
   }
   return found->second;
 }
@@ -241,7 +295,8 @@ ValueId GraphWriter::factor(int slot) {
   if (stored != options_.compute) {
     const auto [found, fresh] = converted_.try_emplace({slot, graph_.segments().size()}, kNoValue);
     if (fresh) {
-      const ValueId exact = add_parameter(slot, {.dtype = stored, .rows = desc.rows, .cols = p.cols});
+      const ValueId exact =
+          add_parameter(slot, {.dtype = stored, .rows = desc.rows, .cols = p.cols});
       found->second = graph_.add_copy(p.name + " (converted)", desc, exact);
       graph_.add_node(convert(), {exact}, {found->second});
     }
@@ -258,13 +313,15 @@ DType GraphWriter::stored_type(const Parameter& p) const {
   return options_.converts_weights && p.trained && !p.is_vector ? DType::kF32 : options_.compute;
 }
 
-ValueId GraphWriter::linear(const std::string& name, const LinearSlots& slots, Activation activation, ValueId x) {
+ValueId GraphWriter::linear(const std::string& name, const LinearSlots& slots,
+                            Activation activation, ValueId x) {
   const Rows rows = graph_.value(x).desc.rows_are;
   const ValueId b = slots.bias < 0 ? kNoValue : factor(slots.bias);
   const bool is_quantized = model_.parameters()[size_t(slots.weight)].quantized;
   const Matrix w = is_quantized ? quantized(slots.weight) : Matrix{factor(slots.weight)};
   const TensorDesc weight = graph_.value(w.values).desc;
-  const int64_t out = is_quantized || slots.layout == WeightLayout::kOutIn ? weight.rows : weight.cols;
+  const int64_t out =
+      is_quantized || slots.layout == WeightLayout::kOutIn ? weight.rows : weight.cols;
   const ValueId y = value(name, rows, out);
   std::vector<ValueId> inputs = {x, w.values}, outputs = {y};
   if (is_quantized) inputs.push_back(w.scales);
@@ -277,8 +334,10 @@ ValueId GraphWriter::linear(const std::string& name, const LinearSlots& slots, A
     inputs.push_back(adapter_input(adapter, x));
     inputs.push_back(factor(adapter.up));
   }
-  const OpPtr op = is_quantized ? quantized_linear({.activation = activation, .adapters = adapters})
-                                : snug::linear({.activation = activation, .layout = slots.layout, .adapters = adapters});
+  const OpPtr op =
+      is_quantized
+          ? quantized_linear({.activation = activation, .adapters = adapters})
+          : snug::linear({.activation = activation, .layout = slots.layout, .adapters = adapters});
   graph_.add_node(op, std::move(inputs), std::move(outputs));
   return y;
 }
@@ -291,21 +350,29 @@ ValueId GraphWriter::adapter_input(const AdapterSlots& slots, ValueId x) {
   ValueId dropped = x;
   if (training_ && lora.dropout > 0) {
     dropped = value(name + ".dropped", desc.rows_are, desc.cols);
-    graph_.add_node(snug::dropout({.p = float(lora.dropout), .site = adapter_site(slots.down), .rows = desc.rows_are}), {x}, {dropped});
+    graph_.add_node(
+        snug::dropout(
+            {.p = float(lora.dropout), .site = adapter_site(slots.down), .rows = desc.rows_are}),
+        {x}, {dropped});
   }
   const ValueId u = value(name + ".out", desc.rows_are, lora.rank);
   graph_.add_node(snug::linear({}), {dropped, factor(slots.down), kNoValue}, {u});
   return u;
 }
 
-GraphWriter::Normed GraphWriter::residual_norm(const std::string& name, const NormSlots& slots, const DropoutPlace& dropped,
-                                               ValueId x, ValueId residual, bool sum_goes_on) {
+GraphWriter::Normed GraphWriter::residual_norm(const std::string& name, const NormSlots& slots,
+                                               const DropoutPlace& dropped, ValueId x,
+                                               ValueId residual, bool sum_goes_on) {
   const int64_t hidden = config().hidden_size;
   const Rows rows = graph_.value(x).desc.rows_are;
   const ValueId y = value(name, rows, hidden);
-  const ValueId sum = sum_goes_on ? value(name + ".sum", rows, hidden) : saved(name + ".sum", rows, hidden);
-  graph_.add_node(snug::residual_norm({.hidden = hidden, .eps = float(config().layer_norm_eps),
-                                       .dropout = float(dropped.rate), .site = dropped.site, .rows = rows}),
+  const ValueId sum =
+      sum_goes_on ? value(name + ".sum", rows, hidden) : saved(name + ".sum", rows, hidden);
+  graph_.add_node(snug::residual_norm({.hidden = hidden,
+                                       .eps = float(config().layer_norm_eps),
+                                       .dropout = float(dropped.rate),
+                                       .site = dropped.site,
+                                       .rows = rows}),
                   {x, residual, parameter(slots.gamma), parameter(slots.beta)},
                   {y, sum, statistics(name + ".stats", rows, 2)});
   return {y, sum};
@@ -314,8 +381,10 @@ GraphWriter::Normed GraphWriter::residual_norm(const std::string& name, const No
 ValueId GraphWriter::layer_norm(const std::string& name, const NormSlots& slots, ValueId x) {
   const Rows rows = graph_.value(x).desc.rows_are;
   const ValueId y = value(name, rows, config().hidden_size);
-  graph_.add_node(snug::layer_norm({.hidden = config().hidden_size, .eps = float(config().layer_norm_eps)}),
-                  {x, parameter(slots.gamma), parameter(slots.beta)}, {y, statistics(name + ".stats", rows, 2)});
+  graph_.add_node(
+      snug::layer_norm({.hidden = config().hidden_size, .eps = float(config().layer_norm_eps)}),
+      {x, parameter(slots.gamma), parameter(slots.beta)},
+      {y, statistics(name + ".stats", rows, 2)});
   return y;
 }
 
@@ -325,39 +394,50 @@ ValueId GraphWriter::attention(const std::string& name, uint32_t site, ValueId q
   if (options_.purpose == Purpose::kGeneration) {
     const ValueId cache = value(name + ".cache", Rows::kCache, 2 * hidden);
     graph_.hold(cache);
-    graph_.add_node(cached_attention({.heads = heads, .head_dim = hidden / heads, .context = options_.context}), {qkv},
-                    {context, cache});
+    graph_.add_node(
+        cached_attention({.heads = heads, .head_dim = hidden / heads, .context = options_.context}),
+        {qkv}, {context, cache});
     return context;
   }
-  graph_.add_node(snug::attention({.heads = heads, .head_dim = hidden / heads, .dropout = float(config().attention_dropout),
-                                   .site = site, .causal = causal}),
+  graph_.add_node(snug::attention({.heads = heads,
+                                   .head_dim = hidden / heads,
+                                   .dropout = float(config().attention_dropout),
+                                   .site = site,
+                                   .causal = causal}),
                   {qkv}, {context, statistics(name + ".lse", Rows::kTokens, heads)});
   return context;
 }
 
 bool GraphWriter::sees_one_row(int layer) const {
-  return model_.head() == Head::kClassifier && layer + 1 == model_.layers() && options_.purpose != Purpose::kEmbedding;
+  return model_.head() == Head::kClassifier && layer + 1 == model_.layers() &&
+         options_.purpose != Purpose::kEmbedding;
 }
 
-GraphWriter::EndRows GraphWriter::end_rows(const std::string& name, uint32_t site, const LinearSlots& qkv, End end,
-                                           ValueId residual, ValueId x) {
+GraphWriter::EndRows GraphWriter::end_rows(const std::string& name, uint32_t site,
+                                           const LinearSlots& qkv, End end, ValueId residual,
+                                           ValueId x) {
   const int64_t hidden = config().hidden_size, heads = config().num_attention_heads;
-  const bool is_plain = end == End::kFirst && residual == x && qkv.layout == WeightLayout::kOutIn && qkv.adapters.empty() &&
-                        !model_.parameters()[size_t(qkv.weight)].quantized;
+  const bool is_plain = end == End::kFirst && residual == x && qkv.layout == WeightLayout::kOutIn &&
+                        qkv.adapters.empty() && !model_.parameters()[size_t(qkv.weight)].quantized;
   const ValueId ends = end_token(name + ".ends", end, residual);
   if (!is_plain) {
-    const ValueId context = attention(name, site, linear(name + ".qkv", qkv, Activation::kNone, x), /*causal=*/end == End::kLast);
+    const ValueId context = attention(name, site, linear(name + ".qkv", qkv, Activation::kNone, x),
+                                      /*causal=*/end == End::kLast);
     return {ends, end_token(name + ".context.ends", end, context)};
   }
   const ValueId context = value(name + ".context", Rows::kSequences, hidden);
   const auto kept = [&](const char* what, Rows rows, int64_t cols) {
     return graph_.add_value(place_.prefix + name + what, {.rows_are = rows, .cols = cols});
   };
-  graph_.add_node(end_attention({.heads = heads, .head_dim = hidden / heads, .dropout = float(config().attention_dropout),
-                                 .site = site}),
-                  {x, ends, factor(qkv.weight), factor(qkv.bias)},
-                  {context, value(name + ".queries", Rows::kSequences, hidden), kept(".probabilities", Rows::kTokens, heads),
-                   kept(".means", Rows::kSequences, heads * hidden), kept(".kept", Rows::kSequences, heads)});
+  graph_.add_node(
+      end_attention({.heads = heads,
+                     .head_dim = hidden / heads,
+                     .dropout = float(config().attention_dropout),
+                     .site = site}),
+      {x, ends, factor(qkv.weight), factor(qkv.bias)},
+      {context, value(name + ".queries", Rows::kSequences, hidden),
+       kept(".probabilities", Rows::kTokens, heads),
+       kept(".means", Rows::kSequences, heads * hidden), kept(".kept", Rows::kSequences, heads)});
   return {ends, context};
 }
 
@@ -388,9 +468,12 @@ ValueId GraphWriter::target_rows(ValueId x) {
   return y;
 }
 
-ValueId GraphWriter::token_logits(const LinearSlots& slots, double dropout_rate, uint32_t site, ValueId x) {
+ValueId GraphWriter::token_logits(const LinearSlots& slots, double dropout_rate, uint32_t site,
+                                  ValueId x) {
   if (model_.head() == Head::kTagger) x = target_rows(x);
-  if (model_.head() == Head::kTagger || dropout_rate > 0) x = dropout("dropped", dropout_rate, site, x);
+  if (model_.head() == Head::kTagger || dropout_rate > 0) {
+    x = dropout("dropped", dropout_rate, site, x);
+  }
   return linear("logits", slots, Activation::kNone, x);
 }
 
@@ -400,12 +483,17 @@ OpPtr GraphWriter::loss_of(int64_t outputs) const {
   if (model_.head() == Head::kSpans) return span_loss();
   if (model_.head() == Head::kClassifier) {
     switch (config().problem_type()) {
-      case Problem::kOneLabel: break;
-      case Problem::kManyLabels: return binary_cross_entropy({.classes = outputs});
-      case Problem::kNumbers: return squared_error({.numbers = outputs});
+      case Problem::kOneLabel:
+        break;
+      case Problem::kManyLabels:
+        return binary_cross_entropy({.classes = outputs});
+      case Problem::kNumbers:
+        return squared_error({.numbers = outputs});
     }
   }
-  CrossEntropySpec spec{.classes = outputs, .smoothing = options_.loss.label_smoothing, .weighted = options_.loss.weighted};
+  CrossEntropySpec spec{.classes = outputs,
+                        .smoothing = options_.loss.label_smoothing,
+                        .weighted = options_.loss.weighted};
   if (model_.head() == Head::kTagger) spec.rows = Rows::kTargets;
   if (teaching_) spec.distillation = teaching_->distillation;
   return cross_entropy(spec);
@@ -434,7 +522,8 @@ StepGraph GraphWriter::language(const Forward& forward) {
     const ValueId next = graph_.add_value("next", {.rows_are = Rows::kTargets, .cols = 2});
     std::vector<ValueId> outputs = {next};
     if (options_.sample.repetition_penalty != 1.0f) {
-      outputs.push_back(graph_.add_value("seen", {.dtype = DType::kU8, .rows_are = Rows::kSequences, .cols = vocabulary}));
+      outputs.push_back(graph_.add_value(
+          "seen", {.dtype = DType::kU8, .rows_are = Rows::kSequences, .cols = vocabulary}));
       graph_.hold(outputs.back());
     }
     SampleSpec spec = options_.sample;
@@ -443,13 +532,15 @@ StepGraph GraphWriter::language(const Forward& forward) {
     return finish(kNoValue, next);
   }
   const ValueId loss = graph_.add_scalar("loss", DType::kF64);
-  VocabularyLossSpec spec{.chunk = options_.head_chunk, .vocabulary = vocabulary, .with_gradient = training_};
+  VocabularyLossSpec spec{
+      .chunk = options_.head_chunk, .vocabulary = vocabulary, .with_gradient = training_};
   std::vector<ValueId> inputs = {x, factor(weight), bias < 0 ? kNoValue : factor(bias)};
   if (teaching_) {
     spec.distillation = teaching_->distillation;
     const auto& [taught, taught_weight, taught_bias] = teaching_->forward;
     GraphWriter& teacher = *teaching_->writer;
-    inputs.insert(inputs.end(), {taught, teacher.factor(taught_weight), taught_bias < 0 ? kNoValue : teacher.factor(taught_bias)});
+    inputs.insert(inputs.end(), {taught, teacher.factor(taught_weight),
+                                 taught_bias < 0 ? kNoValue : teacher.factor(taught_bias)});
   }
   graph_.add_node(vocabulary_loss(spec), std::move(inputs), {loss});
   return finish(loss, kNoValue);
@@ -473,18 +564,23 @@ StepGraph GraphWriter::finish(ValueId loss, ValueId result) {
 // PEFT's choice.
 static std::vector<std::string> default_targets(Family family) {
   switch (family) {
-    case Family::kGpt2: return {"c_attn"};
-    case Family::kDistilBert: return {"q_lin", "v_lin"};
+    case Family::kGpt2:
+      return {"c_attn"};
+    case Family::kDistilBert:
+      return {"q_lin", "v_lin"};
     case Family::kBert:
-    case Family::kRoberta: return {"query", "value"};
+    case Family::kRoberta:
+      return {"query", "value"};
   }
   return {};
 }
 
-std::unique_ptr<Transformer> make_transformer(const ModelConfig& config, Head head, const Tuning& asked) {
+std::unique_ptr<Transformer> make_transformer(const ModelConfig& config, Head head,
+                                              const Tuning& asked) {
   Tuning tuning = asked;
   if (tuning.lora.targets.empty()) tuning.lora.targets = default_targets(config.family);
-  return config.family == Family::kGpt2 ? make_gpt2(config, head, tuning) : make_encoder(config, head, tuning);
+  return config.family == Family::kGpt2 ? make_gpt2(config, head, tuning)
+                                        : make_encoder(config, head, tuning);
 }
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, Head head, const Tuning& tuning) {
@@ -502,19 +598,26 @@ int frozen_layers(const Model& model) {
 
 TensorDesc kept_states(const Model& model, const GraphOptions& options) {
   const bool one_row = options.kept_layers == model.layers() && model.head() == Head::kClassifier;
-  return {.dtype = options.compute, .rows_are = one_row ? Rows::kSequences : Rows::kTokens, .cols = model.config().hidden_size};
+  return {.dtype = options.compute,
+          .rows_are = one_row ? Rows::kSequences : Rows::kTokens,
+          .cols = model.config().hidden_size};
 }
 
 int64_t label_words(const ModelConfig& config, Head head, const LossOptions& loss) {
   if (head == Head::kSpans) return kSpanEnds;
   if (head == Head::kTagger) {
-    return CrossEntropySpec{.classes = config.num_labels(), .rows = Rows::kTargets, .weighted = loss.weighted}.label_words();
+    return CrossEntropySpec{
+        .classes = config.num_labels(), .rows = Rows::kTargets, .weighted = loss.weighted}
+        .label_words();
   }
   if (head != Head::kClassifier) return 1;
   switch (config.problem_type()) {
-    case Problem::kOneLabel: break;
-    case Problem::kManyLabels: return BinaryCrossEntropySpec{config.num_labels()}.label_words();
-    case Problem::kNumbers: return SquaredErrorSpec{config.num_labels()}.label_words();
+    case Problem::kOneLabel:
+      break;
+    case Problem::kManyLabels:
+      return BinaryCrossEntropySpec{config.num_labels()}.label_words();
+    case Problem::kNumbers:
+      return SquaredErrorSpec{config.num_labels()}.label_words();
   }
   return CrossEntropySpec{.weighted = loss.weighted}.label_words();
 }

@@ -1,9 +1,10 @@
-// Pickles as torch.save writes them, read as data. A pickle is a program for a stack machine that can import and call
-// anything; this machine imports and calls nothing. It knows the few opcodes that a dictionary of tensors needs, a fixed
-// list of names, and for each of those what it takes; everything else is an error (kInput) with opcode and place.
+// Pickles as torch.save writes them, read as data. A pickle is a program for a stack machine that
+// can import and call anything; this machine imports and calls nothing. It knows the few opcodes
+// that a dictionary of tensors needs, a fixed list of names, and for each of those what it takes;
+// everything else is an error (kInput) with opcode and place.
 //
-// Values lie in one table and refer to each other by index, so that nothing recurses and a list that holds itself is
-// harmless. Time and memory follow the bytes read, and both are bounded.
+// Values lie in one table and refer to each other by index, so that nothing recurses and a list
+// that holds itself is harmless. Time and memory follow the bytes read, and both are bounded.
 #pragma once
 
 #include <cstddef>
@@ -22,17 +23,34 @@ namespace snug {
 inline constexpr uint64_t kMaxPickleBytes = 16 << 20;
 inline constexpr size_t kMaxPickleValues = 1'000'000;
 
-enum class PickleKind : uint8_t { kNone, kBool, kInteger, kBigInteger, kReal, kText, kTuple, kList, kDict, kOrderedDict,
-                                  kFunction, kStorageType, kDType, kStorage, kTensor };
+enum class PickleKind : uint8_t {
+  kNone,
+  kBool,
+  kInteger,
+  kBigInteger,
+  kReal,
+  kText,
+  kTuple,
+  kList,
+  kDict,
+  kOrderedDict,
+  kFunction,
+  kStorageType,
+  kDType,
+  kStorage,
+  kTensor
+};
 
 struct PickleValue {
   PickleKind kind = PickleKind::kNone;
-  int64_t number = 0;            // a number or truth value; of names what they mean; of storages and tensors their index
-  std::string text{};            // of big integers their bytes
+  int64_t number =
+      0;  // a number or truth value; of names what they mean; of storages and tensors their index
+  std::string text{};             // of big integers their bytes
   std::vector<uint32_t> items{};  // indices of values; of dictionaries keys and values in turn
 };
 
-// Elements of one type under a key; where they lie is the container's business. A storage can be a window on a larger one.
+// Elements of one type under a key; where they lie is the container's business. A storage can be a
+// window on a larger one.
 struct PickleStorage {
   std::string key;
   DType dtype = DType::kF32;
@@ -54,7 +72,8 @@ class Unpickler {
   // `origin` names the file, or file and record, in messages.
   Unpickler(Read read, std::string origin, uint64_t begin = 0);
 
-  // One pickle, from the current place to its end. What it gives, and all values, live until the next call.
+  // One pickle, from the current place to its end. What it gives, and all values, live until the
+  // next call.
   const PickleValue& load();
   const PickleValue& result() const { return values_[result_]; }
   const PickleValue& at(uint32_t index) const { return values_[index]; }
@@ -94,7 +113,8 @@ class Unpickler {
   uint32_t rebuild_tensor(const PickleValue& arguments);
 
   // An item of a tuple, which must be of that kind.
-  const PickleValue& item(const PickleValue& tuple, size_t index, PickleKind kind, const char* what) const;
+  const PickleValue& item(const PickleValue& tuple, size_t index, PickleKind kind,
+                          const char* what) const;
   uint64_t count_of(const PickleValue& value, const char* what) const;
   std::vector<int64_t> counts(const PickleValue& tuple, const char* what) const;
   void check_hooks(const PickleValue& value) const;

@@ -29,11 +29,15 @@ bool is_there(const std::filesystem::path& path) {
     if (is_there(folder / name)) found.emplace_back(name);
   }
   for (const char* name : {"bert_model.ckpt", "model.ckpt"}) {
-    if (is_there(folder / name)) found.push_back(fmt::format("{} (TensorFlow's format before 2016)", name));
+    if (is_there(folder / name)) {
+      found.push_back(fmt::format("{} (TensorFlow's format before 2016)", name));
+    }
   }
-  std::string message = fmt::format("{}: no model.safetensors, pytorch_model.bin or bert_model.ckpt.index", folder.string());
-  if (found.empty())
+  std::string message = fmt::format(
+      "{}: no model.safetensors, pytorch_model.bin or bert_model.ckpt.index", folder.string());
+  if (found.empty()) {
     throw Error(ErrorKind::kInput, message, "give the folder of a Hugging Face model");
+  }
   throw Error(
       ErrorKind::kInput,
       fmt::format("{}; found {}, which snug does not read", message, fmt::join(found, ", ")),
@@ -43,8 +47,8 @@ bool is_there(const std::filesystem::path& path) {
 
 constexpr std::string_view kIndexEnd = ".index";
 
-// What the name of a TensorFlow checkpoint in the folder begins with; empty where there is none. Training writes
-// model.ckpt-STEP.
+// What the name of a TensorFlow checkpoint in the folder begins with; empty where there is none.
+// Training writes model.ckpt-STEP.
 std::filesystem::path find_checkpoint(const std::filesystem::path& folder) {
   for (const char* name : {"bert_model.ckpt", "model.ckpt"}) {
     if (is_there(folder / (name + std::string(kIndexEnd)))) return folder / name;
@@ -53,18 +57,23 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& folder) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("model.ckpt-") && name.ends_with(kIndexEnd)) found.push_back(name.substr(0, name.size() - kIndexEnd.size()));
+    if (name.starts_with("model.ckpt-") && name.ends_with(kIndexEnd)) {
+      found.push_back(name.substr(0, name.size() - kIndexEnd.size()));
+    }
   }
   std::ranges::sort(found);
   if (found.size() > 1) {
-    throw Error(ErrorKind::kInput, fmt::format("{}: holds several checkpoints: {}", folder.string(), fmt::join(found, ", ")),
-                "copy the one that you want, with its .data files, into a folder of its own");
+    throw Error(
+        ErrorKind::kInput,
+        fmt::format("{}: holds several checkpoints: {}", folder.string(), fmt::join(found, ", ")),
+        "copy the one that you want, with its .data files, into a folder of its own");
   }
   return found.empty() ? std::filesystem::path() : folder / found[0];
 }
 
 // `extension` tells the format.
-std::unique_ptr<TensorFile> open_file(const std::filesystem::path& path, std::string_view extension) {
+std::unique_ptr<TensorFile> open_file(const std::filesystem::path& path,
+                                      std::string_view extension) {
   if (extension == kTorch) return std::make_unique<TorchFile>(path);
   return std::make_unique<SafetensorsFile>(path);
 }
@@ -75,8 +84,9 @@ void check_shard_name(const std::string& name, const std::string& tensor, const 
   const bool bare = !name.empty() && name[0] != '.' &&
                     name.find_first_of(std::string("/\\\0", 3)) == std::string::npos;
   if (!bare || !name.ends_with(extension)) {
-    fail(ErrorKind::kInput, "{}: tensor \"{}\" is in file \"{}\", expected the name of a {} file in the same folder", origin,
-         tensor, name.c_str(), extension);
+    fail(ErrorKind::kInput,
+         "{}: tensor \"{}\" is in file \"{}\", expected the name of a {} file in the same folder",
+         origin, tensor, name.c_str(), extension);
   }
 }
 
@@ -87,12 +97,16 @@ const Json& weight_map_of(const Json& index, const std::string& origin) {
   return index["weight_map"];
 }
 
-// Writers store the sum of the tensors' bytes; some store it as a float, and some count tied tensors, which share their
-// bytes, once. Absent is fine.
-void check_total_size(const Json& index, uint64_t actual, uint64_t without_tied, const std::string& origin) {
+// Writers store the sum of the tensors' bytes; some store it as a float, and some count tied
+// tensors, which share their bytes, once. Absent is fine.
+void check_total_size(const Json& index, uint64_t actual, uint64_t without_tied,
+                      const std::string& origin) {
   const auto metadata = index.find("metadata");
   if (metadata == index.end() || metadata->is_null()) return;
-  if (!metadata->is_object()) fail(ErrorKind::kInput, "{}: metadata is {}, expected an object", origin, metadata->type_name());
+  if (!metadata->is_object()) {
+    fail(ErrorKind::kInput, "{}: metadata is {}, expected an object", origin,
+         metadata->type_name());
+  }
   if (!metadata->contains("total_size")) return;
   const Json& stated = (*metadata)["total_size"];
   if (!stated.is_number() || (stated != actual && stated != without_tied)) {
@@ -120,13 +134,17 @@ WeightFolder::WeightFolder(const std::filesystem::path& model, const std::filesy
 }
 
 void WeightFolder::add_replacements() {
-  for (const TensorEntry& tensor : adapter_->replacements()) places_[tensor.name] = {kInAdapter, &tensor};
+  for (const TensorEntry& tensor : adapter_->replacements()) {
+    places_[tensor.name] = {kInAdapter, &tensor};
+  }
 }
 
 void WeightFolder::open(const std::filesystem::path& folder) {
   // A single file wins over an index, as it does in transformers.
-  for (const auto& [name, extension] : {std::pair{"model", kSafetensors}, {"pytorch_model", kTorch}}) {
-    const std::filesystem::path file = folder / (name + std::string(extension)), index = file.string() + ".index.json";
+  for (const auto& [name, extension] :
+       {std::pair{"model", kSafetensors}, {"pytorch_model", kTorch}}) {
+    const std::filesystem::path file = folder / (name + std::string(extension)),
+                                index = file.string() + ".index.json";
     if (is_there(file)) return open_single(open_file(file, extension));
     if (is_there(index)) return open_shards(index, extension);
   }
@@ -140,7 +158,8 @@ void WeightFolder::open_single(std::unique_ptr<TensorFile> file) {
   for (const TensorEntry& tensor : files_[0]->tensors()) places_[tensor.name] = {0, &tensor};
 }
 
-void WeightFolder::open_shards(const std::filesystem::path& index_path, std::string_view extension) {
+void WeightFolder::open_shards(const std::filesystem::path& index_path,
+                               std::string_view extension) {
   const std::string origin = index_path.string();
   const Json index = parse_json(read_small_file(index_path, kMaxIndexBytes), origin);
   std::map<std::string, size_t> opened;
@@ -167,7 +186,9 @@ void WeightFolder::open_shards(const std::filesystem::path& index_path, std::str
     places_[tensor->name] = {at->second, tensor};
   }
   std::map<std::pair<size_t, uint64_t>, uint64_t> distinct;  // bytes by file and place
-  for (const auto& [name, place] : places_) distinct[{place.file, place.tensor->begin}] = place.tensor->bytes();
+  for (const auto& [name, place] : places_) {
+    distinct[{place.file, place.tensor->begin}] = place.tensor->bytes();
+  }
   uint64_t without_tied = 0;
   for (const auto& [place, bytes] : distinct) without_tied += bytes;
   check_total_size(index, tensor_bytes(), without_tied, origin);
@@ -207,10 +228,14 @@ void WeightFolder::read_as_f32(std::string_view name, uint64_t first_element, st
   if (adapter_) adapter_->add_to(*tensor, first_element, out);
 }
 
-void WeightFolder::read_bytes(std::string_view name, uint64_t first_byte, std::span<std::byte> out) const {
+void WeightFolder::read_bytes(std::string_view name, uint64_t first_byte,
+                              std::span<std::byte> out) const {
   if (adapter_) {
-    throw Error(ErrorKind::kInput, fmt::format("{}: an adapter can only be added to weights in floating point", folder_.string()),
-                "snug merge makes one model of it and the folder that int8 weights were made from; that can be quantised");
+    throw Error(ErrorKind::kInput,
+                fmt::format("{}: an adapter can only be added to weights in floating point",
+                            folder_.string()),
+                "snug merge makes one model of it and the folder that int8 weights were made from; "
+                "that can be quantised");
   }
   const auto& [file, tensor] = place(name);
   files_[file]->read_bytes(*tensor, first_byte, out);

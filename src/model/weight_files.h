@@ -1,6 +1,7 @@
-// The weights of a model folder, whatever files hold them: model.safetensors, pytorch_model.bin, both also in the shards
-// that an index lists, or a TensorFlow checkpoint of BERT; of a folder of adapters, those of the model they belong to with
-// the adapters added. Shards are named by bare file names only: an index cannot point outside of its folder.
+// The weights of a model folder, whatever files hold them: model.safetensors, pytorch_model.bin,
+// both also in the shards that an index lists, or a TensorFlow checkpoint of BERT; of a folder of
+// adapters, those of the model they belong to with the adapters added. Shards are named by bare
+// file names only: an index cannot point outside of its folder.
 #pragma once
 
 #include <cstdint>

@@ -122,10 +122,13 @@ TEST_F(WeightFolderTest, RefusesABadIndex) {
 }
 
 TEST_F(WeightFolderTest, NamesTheFormatsItFoundInstead) {
-  EXPECT_NE(error().find("no model.safetensors, pytorch_model.bin or bert_model.ckpt.index"), std::string::npos) << error();
+  EXPECT_NE(error().find("no model.safetensors, pytorch_model.bin or bert_model.ckpt.index"),
+            std::string::npos)
+      << error();
   put("tf_model.h5", "");
   put("bert_model.ckpt", "");
-  EXPECT_NE(error().find("found tf_model.h5, bert_model.ckpt (TensorFlow's format before 2016), which snug does not read"),
+  EXPECT_NE(error().find("found tf_model.h5, bert_model.ckpt (TensorFlow's format before 2016), "
+                         "which snug does not read"),
             std::string::npos)
       << error();
   EXPECT_NE(error().find("save_pretrained"), std::string::npos) << error();
@@ -147,7 +150,9 @@ std::string torch_file(const std::string& name, int64_t elements, const std::str
 TEST_F(WeightFolderTest, PrefersSafetensorsThenPyTorchThenTensorFlow) {
   const fs::path golden = fs::path(SNUG_SOURCE_DIR) / "tests/golden/files";
   const auto has = [&](const char* name) { return WeightFolder(folder_).find(name) != nullptr; };
-  for (const char* name : {"bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"}) fs::copy(golden / name, folder_ / name);
+  for (const char* name : {"bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"}) {
+    fs::copy(golden / name, folder_ / name);
+  }
   EXPECT_TRUE(has("bert.embeddings.word_embeddings.weight"));
   put("pytorch_model.bin.index.json", R"({"weight_map": {"shard": "s.bin"}})");
   put("s.bin", torch_file("shard", 2));
@@ -166,16 +171,21 @@ TEST_F(WeightFolderTest, ReadsShardsOfPyTorch) {
   put("s2.bin", torch_file("b", 3));
   const auto index = [&](int total) {
     put("pytorch_model.bin.index.json",
-        fmt::format(R"({{"metadata": {{"total_size": {}}}, "weight_map": {{"a": "s1.bin", "tied": "s1.bin", "b": "s2.bin"}}}})", total));
+        fmt::format(
+            R"({{"metadata": {{"total_size": {}}}, "weight_map": {{"a": "s1.bin", "tied": "s1.bin", "b": "s2.bin"}}}})",
+            total));
   };
   for (const int total : {28, 20}) {  // tied tensors counted twice or once
     index(total);
     EXPECT_EQ(WeightFolder(folder_).names(), (std::vector<std::string_view>{"a", "b", "tied"}));
   }
   index(24);
-  EXPECT_NE(error().find("total_size is 24, but the listed tensors take 28 bytes"), std::string::npos) << error();
+  EXPECT_NE(error().find("total_size is 24, but the listed tensors take 28 bytes"),
+            std::string::npos)
+      << error();
   put("pytorch_model.bin.index.json", R"({"weight_map": {"a": "../s1.bin"}})");
-  EXPECT_NE(error().find("expected the name of a .bin file in the same folder"), std::string::npos) << error();
+  EXPECT_NE(error().find("expected the name of a .bin file in the same folder"), std::string::npos)
+      << error();
   put("pytorch_model.bin.index.json", R"({"metadata": 7, "weight_map": {"a": "s1.bin"}})");
   EXPECT_NE(error().find("metadata is number, expected an object"), std::string::npos) << error();
 }
@@ -184,12 +194,15 @@ TEST_F(WeightFolderTest, FindsCheckpointsOfTraining) {
   const fs::path golden = fs::path(SNUG_SOURCE_DIR) / "tests/golden/files";
   const auto copy = [&](const std::string& prefix) {
     fs::copy(golden / "bert_model.ckpt.index", folder_ / (prefix + ".index"));
-    fs::copy(golden / "bert_model.ckpt.data-00000-of-00001", folder_ / (prefix + ".data-00000-of-00001"));
+    fs::copy(golden / "bert_model.ckpt.data-00000-of-00001",
+             folder_ / (prefix + ".data-00000-of-00001"));
   };
   copy("model.ckpt-343");
   EXPECT_NE(WeightFolder(folder_).find("cls.predictions.bias"), nullptr);
   copy("model.ckpt-100");
-  EXPECT_NE(error().find("holds several checkpoints: model.ckpt-100, model.ckpt-343"), std::string::npos) << error();
+  EXPECT_NE(error().find("holds several checkpoints: model.ckpt-100, model.ckpt-343"),
+            std::string::npos)
+      << error();
 }
 
 // Google's folder: bert_config.json and bert_model.ckpt.
@@ -197,9 +210,11 @@ TEST(WeightFolderOfTensorFlow, HoldsAModel) {
   const fs::path folder = fs::path(SNUG_SOURCE_DIR) / "tests/golden/files";
   const ModelConfig config = load_config(folder);
   EXPECT_EQ(config.family, Family::kBert);
-  const LoadReport report = check_weights(WeightFolder(folder), *make_model(config, Head::kMaskedLm), {});
+  const LoadReport report =
+      check_weights(WeightFolder(folder), *make_model(config, Head::kMaskedLm), {});
   EXPECT_TRUE(report.made_new.empty());
-  EXPECT_EQ(report.unused, (std::vector<std::string>{"cls.seq_relationship.bias", "cls.seq_relationship.weight"}));
+  EXPECT_EQ(report.unused,
+            (std::vector<std::string>{"cls.seq_relationship.bias", "cls.seq_relationship.weight"}));
 }
 
 TEST(RealWeights, MiniLmLoads) {

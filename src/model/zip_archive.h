@@ -1,6 +1,6 @@
-// Zip archives of stored records, as torch.save writes them: read strictly. Both places that describe a record must agree;
-// names are plain, unique and never touch the file system; records lie inside of the file and do not overlap; compressed,
-// encrypted and split archives are refused.
+// Zip archives of stored records, as torch.save writes them: read strictly. Both places that
+// describe a record must agree; names are plain, unique and never touch the file system; records
+// lie inside of the file and do not overlap; compressed, encrypted and split archives are refused.
 #pragma once
 
 #include <cstdint>

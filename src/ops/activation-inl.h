@@ -37,12 +37,15 @@ HWY_INLINE Bent gelu(FloatVector x) {
   if constexpr (kForm == Activation::kGelu) {
     constexpr float kDensity = 0.39894228f;  // 1 / sqrt(2 pi)
     const Normal normal = vector_normal(x);
-    return {hn::Mul(x, normal.cdf), hn::MulAdd(hn::Mul(x, hn::Set(d, kDensity)), normal.bell, normal.cdf)};
+    return {hn::Mul(x, normal.cdf),
+            hn::MulAdd(hn::Mul(x, hn::Set(d, kDensity)), normal.bell, normal.cdf)};
   } else {
     const Sigmoid gate = gelu_tanh_gate(x);
-    const FloatVector dz = hn::MulAdd(hn::Mul(x, x), hn::Set(d, 3.0f * kGeluTanhCube), hn::Set(d, 1.0f));
+    const FloatVector dz =
+        hn::MulAdd(hn::Mul(x, x), hn::Set(d, 3.0f * kGeluTanhCube), hn::Set(d, 1.0f));
     const FloatVector bend = hn::Mul(hn::Mul(x, gate.value), gate.complement);
-    return {hn::Mul(x, gate.value), hn::MulAdd(hn::Mul(bend, hn::Set(d, kGeluTanhScale)), dz, gate.value)};
+    return {hn::Mul(x, gate.value),
+            hn::MulAdd(hn::Mul(bend, hn::Set(d, kGeluTanhScale)), dz, gate.value)};
   }
 }
 

@@ -48,7 +48,8 @@ inline double slope(Activation activation, double x) {
   return NAN;
 }
 
-inline constexpr Activation kAllActivations[] = {Activation::kNone, Activation::kGelu, Activation::kGeluTanh,
-                               Activation::kTanh, Activation::kRelu};
+inline constexpr Activation kAllActivations[] = {Activation::kNone, Activation::kGelu,
+                                                 Activation::kGeluTanh, Activation::kTanh,
+                                                 Activation::kRelu};
 
 }  // namespace snug

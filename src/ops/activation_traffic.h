@@ -1,7 +1,8 @@
-// What recomputed layers keep, put aside outside of the arena between forward and backward. Copies run beside the
-// computation where the device can do that: a stow or fetch starts one, an await is where it must have ended. Lifetimes are
-// those of the nodes that name a value, so a value being copied keeps its place without any rule of its own. Where the bytes
-// lie is the plan's (ArenaLayout::stowed).
+// What recomputed layers keep, put aside outside of the arena between forward and backward. Copies
+// run beside the computation where the device can do that: a stow or fetch starts one, an await is
+// where it must have ended. Lifetimes are those of the nodes that name a value, so a value being
+// copied keeps its place without any rule of its own. Where the bytes lie is the plan's
+// (ArenaLayout::stowed).
 #pragma once
 
 #include "graph/graph.h"
@@ -39,8 +40,9 @@ class AwaitActivation final : public Op {
   const int slot;
 };
 
-// Rewrites a finished step graph: what segments that are recomputed whole keep for backward is stowed as soon as it is made,
-// gone when the next such value is made, and fetched while the layer before the one that needs it has its backward.
+// Rewrites a finished step graph: what segments that are recomputed whole keep for backward is
+// stowed as soon as it is made, gone when the next such value is made, and fetched while the layer
+// before the one that needs it has its backward.
 void move_activations_outside(Graph& graph, const Recomputation& recompute);
 
 }  // namespace snug

@@ -96,8 +96,9 @@ HWY_INLINE void copy_transposed(const HeadRows& from, float* HWY_RESTRICT to, si
       const size_t dims = std::min<size_t>(16, from.head_dim - dim0);
       for (size_t row = 0; row < rows; ++row) {
         const float* const source = from.data + (row0 + row) * from.row_stride + dim0;
-        for (size_t dim = 0; dim < dims; ++dim)
+        for (size_t dim = 0; dim < dims; ++dim) {
           to[(dim0 + dim) * stride + row0 + row] = source[dim];
+        }
       }
     }
   }
@@ -118,8 +119,8 @@ HWY_INLINE void copy_rows(const HeadRows& from, float* HWY_RESTRICT to, size_t s
 }
 
 // to[rows] = from, into a packed tensor.
-HWY_INLINE void writerows(const float* from, size_t stride, size_t rows, size_t head_dim,
-                           float* to, size_t to_stride) {
+HWY_INLINE void writerows(const float* from, size_t stride, size_t rows, size_t head_dim, float* to,
+                          size_t to_stride) {
   const FloatTag d;
   for (size_t row = 0; row < rows; ++row) {
     over_row(head_dim, [&](size_t i, auto access) HWY_ATTR {
@@ -144,8 +145,9 @@ HWY_INLINE SoftmaxRow softmax_row(float* HWY_RESTRICT scores, size_t width, floa
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
   FloatVector highest = hn::LoadU(d, scores);
-  for (size_t i = lanes; i < width; i += lanes)
+  for (size_t i = lanes; i < width; i += lanes) {
     highest = hn::Max(highest, hn::LoadU(d, scores + i));
+  }
   const float max = hn::GetLane(hn::MaxOfLanes(d, highest));
   const FloatVector top = hn::Set(d, max), factor = hn::Set(d, scale);
   FloatVector sum = hn::Zero(d);
@@ -278,8 +280,9 @@ void AttentionBackward(const AttentionArguments& a, const AttentionItem& item, f
   copy_rows({view.k, view.qkv_stride, length, dim}, k, ds);
   const size_t start = size_t(item.start), column = item.head * dim;
   float* const dqkv = a.dqkv + start * view.qkv_stride + column;
-  if (a.causal)
+  if (a.causal) {
     std::fill(dk, dk + 2 * layout.rows, 0.0f);  // the first blocks do not reach the last keys
+  }
 
   for (size_t query = 0; query < length; query += kQueryBlock) {
     const size_t rows = std::min(kQueryBlock, length - query);
@@ -413,7 +416,8 @@ size_t backward_floats(const AttentionSpec& spec, int64_t longest) {
 size_t AttentionGradient::workspace_bytes(const Sizing& sizing) const {
   if (sizing.device.kind == DeviceKind::kCuda) {
     // One sum a query and head, o · do; then sums over rows.
-    return std::max(size_t(sizing.dims.tokens * spec.heads) * sizeof(float), column_sum_bytes(sizing.in[0].cols, 1));
+    return std::max(size_t(sizing.dims.tokens * spec.heads) * sizeof(float),
+                    column_sum_bytes(sizing.in[0].cols, 1));
   }
   return backward_floats(spec, sizing.dims.longest) * sizeof(float) * size_t(sizing.device.threads);
 }

@@ -24,8 +24,8 @@ OpPtr attention(const AttentionSpec& spec);
 
 // The operators by name, for their kernels on other devices.
 
-// inputs {qkv, o, lse, do}; outputs {dqkv (=), its sums over rows (optional, +=)}: those are the gradient of the bias that
-// made qkv
+// inputs {qkv, o, lse, do}; outputs {dqkv (=), its sums over rows (optional, +=)}: those are the
+// gradient of the bias that made qkv
 class AttentionGradient final : public Op {
  public:
   explicit AttentionGradient(const AttentionSpec& spec) : spec(spec) {}

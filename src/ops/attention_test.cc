@@ -250,8 +250,14 @@ TEST(Attention, WithoutTrainingThereIsNoDropout) {
 
 TEST(Attention, WorkspaceIsLinearInTheLongestSequence) {
   const OpPtr op = attention({.heads = 12, .head_dim = 64});
-  const size_t one = op->workspace_bytes({.dims = {.tokens = 1024, .sequences = 1, .longest = 1024}, .device = {.threads = 2}, .in = {}, .out = {}});
-  const size_t two = op->workspace_bytes({.dims = {.tokens = 2048, .sequences = 1, .longest = 2048}, .device = {.threads = 2}, .in = {}, .out = {}});
+  const size_t one = op->workspace_bytes({.dims = {.tokens = 1024, .sequences = 1, .longest = 1024},
+                                          .device = {.threads = 2},
+                                          .in = {},
+                                          .out = {}});
+  const size_t two = op->workspace_bytes({.dims = {.tokens = 2048, .sequences = 1, .longest = 2048},
+                                          .device = {.threads = 2},
+                                          .in = {},
+                                          .out = {}});
   EXPECT_LE(two, 2 * one);
 }
 

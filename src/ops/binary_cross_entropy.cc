@@ -25,12 +25,17 @@ void BinaryCrossEntropy::run(const Call& call) const {
       const double x = logits.f32()[s * spec.classes + c], wanted = has_class(words, c) ? 1.0 : 0.0;
       const double small = std::exp(-std::abs(x));  // at most one: nothing overflows
       total += std::max(x, 0.0) - x * wanted + std::log1p(small);
-      if (dlogits) dlogits[s * spec.classes + c] = float(scale * ((x < 0 ? small : 1.0) / (1.0 + small) - wanted));
+      if (dlogits) {
+        dlogits[s * spec.classes + c] =
+            float(scale * ((x < 0 ? small : 1.0) / (1.0 + small) - wanted));
+      }
     }
   }
   if (loss) *static_cast<double*>(loss.data) += scale * total;
 }
 
-OpPtr binary_cross_entropy(const BinaryCrossEntropySpec& spec) { return std::make_shared<BinaryCrossEntropy>(spec); }
+OpPtr binary_cross_entropy(const BinaryCrossEntropySpec& spec) {
+  return std::make_shared<BinaryCrossEntropy>(spec);
+}
 
 }  // namespace snug

@@ -1,5 +1,5 @@
-// Each sequence has any number of classes: a sigmoid and a cross-entropy for each class, and their mean. Loss and gradient
-// come from one pass, as in ops/cross_entropy.h.
+// Each sequence has any number of classes: a sigmoid and a cross-entropy for each class, and their
+// mean. Loss and gradient come from one pass, as in ops/cross_entropy.h.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,14 @@ struct BinaryCrossEntropySpec {
 };
 
 // Whether a sequence has a class, by the words of its label; for kernels of all devices.
-constexpr bool has_class(const int32_t* words, int64_t c) { return (uint32_t(words[c / 32]) >> (c % 32) & 1) != 0; }
+constexpr bool has_class(const int32_t* words, int64_t c) {
+  return (uint32_t(words[c / 32]) >> (c % 32) & 1) != 0;
+}
 
 // inputs {logits[sequences, classes]}
-// outputs {loss[1, 1] fp64, += loss_scale * sum over sequences of the mean over classes of -log p, dlogits[sequences,
-// classes] = loss_scale / classes * (sigmoid - has_class)}. Either output may be absent.
+// outputs {loss[1, 1] fp64, += loss_scale * sum over sequences of the mean over classes of -log p,
+// dlogits[sequences, classes] = loss_scale / classes * (sigmoid - has_class)}. Either output may be
+// absent.
 OpPtr binary_cross_entropy(const BinaryCrossEntropySpec& spec);
 
 // The operators by name, for their kernels on other devices.

@@ -6,7 +6,8 @@ namespace snug {
 namespace {
 
 // -log of the probability of what is wanted, by its definition; logits are small here.
-double reference_loss(const Doubles& logits, const std::vector<bool>& wanted, size_t classes, double scale) {
+double reference_loss(const Doubles& logits, const std::vector<bool>& wanted, size_t classes,
+                      double scale) {
   double loss = 0.0;
   for (size_t i = 0; i < logits.size(); ++i) {
     const double p = 1.0 / (1.0 + std::exp(-logits[i]));
@@ -15,10 +16,12 @@ double reference_loss(const Doubles& logits, const std::vector<bool>& wanted, si
   return loss;
 }
 
-Doubles reference_gradient(const Doubles& logits, const std::vector<bool>& wanted, size_t classes, double scale) {
+Doubles reference_gradient(const Doubles& logits, const std::vector<bool>& wanted, size_t classes,
+                           double scale) {
   Doubles d;
   for (size_t i = 0; i < logits.size(); ++i) {
-    d.push_back(scale / double(classes) * (1.0 / (1.0 + std::exp(-logits[i])) - (wanted[i] ? 1.0 : 0.0)));
+    d.push_back(scale / double(classes) *
+                (1.0 / (1.0 + std::exp(-logits[i])) - (wanted[i] ? 1.0 : 0.0)));
   }
   return d;
 }
@@ -31,7 +34,9 @@ struct Labels {
   Labels(size_t sequences, size_t classes, uint64_t seed) {
     std::mt19937_64 random(seed);
     for (size_t s = 0; s < sequences; ++s) {
-      for (size_t word = 0; word < (classes + 31) / 32; ++word) words.push_back(int32_t(uint32_t(random())));
+      for (size_t word = 0; word < (classes + 31) / 32; ++word) {
+        words.push_back(int32_t(uint32_t(random())));
+      }
       for (size_t c = 0; c < classes; ++c) {
         const auto word = uint32_t(words[words.size() - (classes + 31) / 32 + c / 32]);
         wanted.push_back(word & (1u << (c % 32)));
@@ -49,14 +54,18 @@ TEST(BinaryCrossEntropy, MatchesReferenceAndAccumulates) {
       OpHarness h(packed.batch, 4);
       h.step.loss_scale = scale;
       const auto cols = int64_t(classes);
-      const Node node = {binary_cross_entropy({cols}), {h.random(7, cols, 3.0)}, {h.value(1, 1, DType::kF64), h.value(7, cols)}};
+      const Node node = {binary_cross_entropy({cols}),
+                         {h.random(7, cols, 3.0)},
+                         {h.value(1, 1, DType::kF64), h.value(7, cols)}};
       double& loss = *static_cast<double*>(h.tensor(node.outputs[0]).data);
       loss = 5.0;
       h.forward(node);
       const Doubles logits = h.doubles(node.inputs[0]);
       const double expected = reference_loss(logits, labels.wanted, classes, scale);
       EXPECT_NEAR(loss, 5.0 + expected, 1e-11);
-      EXPECT_TRUE(close("dlogits", h.doubles(node.outputs[1]), reference_gradient(logits, labels.wanted, classes, scale), scale * kEps, 4));
+      EXPECT_TRUE(close("dlogits", h.doubles(node.outputs[1]),
+                        reference_gradient(logits, labels.wanted, classes, scale), scale * kEps,
+                        4));
       h.forward({node.op, node.inputs, {node.outputs[0], kNoValue}});
       EXPECT_NEAR(loss, 5.0 + 2.0 * expected, 1e-11);
     }
@@ -68,7 +77,9 @@ TEST(BinaryCrossEntropy, ReferenceGradientIsADerivative) {
   OpHarness h(packed.batch, 6);
   const Doubles logits = h.doubles(h.random(3, 4));
   const Labels labels(3, 4, 1);
-  const auto f = [&](const std::vector<Doubles>& in) { return reference_loss(in[0], labels.wanted, 4, 1.0); };
+  const auto f = [&](const std::vector<Doubles>& in) {
+    return reference_loss(in[0], labels.wanted, 4, 1.0);
+  };
   EXPECT_TRUE(is_derivative(f, {logits}, {reference_gradient(logits, labels.wanted, 4, 1.0)}, 7));
 }
 

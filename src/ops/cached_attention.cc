@@ -16,10 +16,10 @@ namespace snug {
 
 struct CachedQuery {
   const float* q;
-  const float *k, *v;      // of the text's first key
-  size_t stride;           // from one key to the next
+  const float *k, *v;  // of the text's first key
+  size_t stride;       // from one key to the next
   size_t keys, head_dim;
-  float* scores;           // [keys], scratch
+  float* scores;  // [keys], scratch
   float* o;
 };
 
@@ -82,19 +82,22 @@ void CachedAttention::run(const Call& call) const {
   const int64_t hidden = spec.heads * spec.head_dim;
   const Batch& batch = *call.batch;
   const auto cache_row = [&](int64_t token) {
-    const int64_t row = int64_t(batch.samples[batch.row_of[token]]) * spec.context + batch.positions[token];
+    const int64_t row =
+        int64_t(batch.samples[batch.row_of[token]]) * spec.context + batch.positions[token];
     SNUG_CHECK(batch.positions[token] < spec.context && row < cache.rows);
     return row;
   };
   for (int64_t t = 0; t < qkv.rows; ++t) {
-    std::copy_n(qkv.f32() + t * 3 * hidden + hidden, 2 * hidden, cache.f32() + cache_row(t) * 2 * hidden);
+    std::copy_n(qkv.f32() + t * 3 * hidden + hidden, 2 * hidden,
+                cache.f32() + cache_row(t) * 2 * hidden);
   }
   auto* const scores = reinterpret_cast<float*>(call.workspace.data());
   over_ranges(qkv.rows * spec.heads, 1, [&](int64_t begin, int64_t end) {
     float* const own = scores + omp_get_thread_num() * spec.context;
     for (int64_t item = begin; item < end; ++item) {
       const int64_t t = item / spec.heads, column = item % spec.heads * spec.head_dim;
-      const float* const first = cache.f32() + (cache_row(t) - batch.positions[t]) * 2 * hidden + column;
+      const float* const first =
+          cache.f32() + (cache_row(t) - batch.positions[t]) * 2 * hidden + column;
       HWY_DYNAMIC_DISPATCH(AttendToCache)
       ({.q = qkv.f32() + t * 3 * hidden + column,
         .k = first,
@@ -108,7 +111,9 @@ void CachedAttention::run(const Call& call) const {
   });
 }
 
-OpPtr cached_attention(const CachedAttentionSpec& spec) { return std::make_shared<CachedAttention>(spec); }
+OpPtr cached_attention(const CachedAttentionSpec& spec) {
+  return std::make_shared<CachedAttention>(spec);
+}
 
 }  // namespace snug
 #endif  // HWY_ONCE

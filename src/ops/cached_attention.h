@@ -1,6 +1,6 @@
-// Causal attention of generation: the keys and values of a micro-batch's tokens go into the cache, then each token
-// attends to everything its text has there up to itself. A whole prompt and one more token are the same to it. Forward
-// only.
+// Causal attention of generation: the keys and values of a micro-batch's tokens go into the cache,
+// then each token attends to everything its text has there up to itself. A whole prompt and one
+// more token are the same to it. Forward only.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,9 @@ struct CachedAttentionSpec {
 };
 
 // inputs {qkv[tokens, 3 * heads * head_dim]: q | k | v}
-// outputs {o[tokens, heads * head_dim], cache[texts * context, 2 * heads * head_dim]: k | v, in place}
-// The token at batch.positions[t] of text batch.samples[batch.row_of[t]] has row sample * context + position.
+// outputs {o[tokens, heads * head_dim], cache[texts * context, 2 * heads * head_dim]: k | v, in
+// place} The token at batch.positions[t] of text batch.samples[batch.row_of[t]] has row sample *
+// context + position.
 OpPtr cached_attention(const CachedAttentionSpec& spec);
 
 // The operator by name, for its kernel on other devices.

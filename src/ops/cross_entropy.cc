@@ -11,20 +11,24 @@
 namespace snug {
 namespace {
 
-// A softmax of logits / temperature: what has to be subtracted and divided by. Exponentials and their sum are fp64: rows
-// are few, and the loss of a confident row lives in its last digits.
+// A softmax of logits / temperature: what has to be subtracted and divided by. Exponentials and
+// their sum are fp64: rows are few, and the loss of a confident row lives in its last digits.
 struct Softmax {
   const float* logits;
   double temperature, max, sum, log_sum;
 
   Softmax(const float* from, int64_t classes, double temperature)
-      : logits(from), temperature(temperature), max(*std::max_element(from, from + classes)), sum(0.0) {
+      : logits(from),
+        temperature(temperature),
+        max(*std::max_element(from, from + classes)),
+        sum(0.0) {
     for (int64_t c = 0; c < classes; ++c) sum += std::exp(scaled(c));
     log_sum = std::log(sum);
   }
   double scaled(int64_t c) const { return (logits[c] - max) / temperature; }
   double p(int64_t c) const { return std::exp(scaled(c)) / sum; }
-  double log_p(int64_t c) const { return scaled(c) - log_sum; }  // the difference first: max may be huge
+  // The difference first: max may be huge.
+  double log_p(int64_t c) const { return scaled(c) - log_sum; }
 };
 
 // What a row is compared with.
@@ -40,9 +44,11 @@ int64_t weight_place(const CrossEntropySpec& spec, const Batch& batch, int64_t r
 }
 
 // One row: returns its loss and writes the gradient, times scale, to d (optional).
-double row_loss(const float* logits, const CrossEntropySpec& spec, const Target& target, float scale, float* d) {
+double row_loss(const float* logits, const CrossEntropySpec& spec, const Target& target,
+                float scale, float* d) {
   const double smoothing = spec.smoothing, classes = double(spec.classes);
-  const double temperature = spec.distillation.temperature, alpha = target.teacher ? spec.distillation.alpha : 0.0;
+  const double temperature = spec.distillation.temperature,
+               alpha = target.teacher ? spec.distillation.alpha : 0.0;
   const double hard_share = target.weight * (1.0 - alpha), soft_share = target.weight * alpha;
   const Softmax hard(logits, spec.classes, 1.0);
   std::optional<Softmax> soft, taught;
@@ -53,7 +59,10 @@ double row_loss(const float* logits, const CrossEntropySpec& spec, const Target&
   double loss = hard_share * (1.0 - smoothing) * -hard.log_p(target.label);
   for (int64_t c = 0; c < spec.classes; ++c) {
     if (smoothing > 0.0) loss += hard_share * smoothing / classes * -hard.log_p(c);
-    if (soft) loss += soft_share * temperature * temperature * taught->p(c) * (taught->log_p(c) - soft->log_p(c));
+    if (soft) {
+      loss += soft_share * temperature * temperature * taught->p(c) *
+              (taught->log_p(c) - soft->log_p(c));
+    }
     if (!d) continue;
     const double wanted = (c == target.label ? 1.0 - smoothing : 0.0) + smoothing / classes;
     double gradient = hard_share * (hard.p(c) - wanted);
@@ -80,16 +89,20 @@ void CrossEntropy::run(const Call& call) const {
   SNUG_CHECK((of_targets && !spec.weighted) || batch.dims.label_words == spec.label_words());
   double total = 0.0;
   for (int64_t row = 0; row < logits.rows; ++row) {
-    const int32_t label = of_targets ? batch.target_ids[row] : batch.labels[row * spec.label_words()];
+    const int32_t label =
+        of_targets ? batch.target_ids[row] : batch.labels[row * spec.label_words()];
     float* const d = dlogits ? dlogits + row * spec.classes : nullptr;
     if (label < 0) {
       if (d) std::fill_n(d, spec.classes, 0.0f);
       continue;
     }
     SNUG_CHECK(label < spec.classes);
-    const Target target{.label = label,
-                        .weight = spec.weighted ? std::bit_cast<float>(batch.labels[weight_place(spec, batch, row, label)]) : 1.0,
-                        .teacher = teacher ? teacher.f32() + row * spec.classes : nullptr};
+    const Target target{
+        .label = label,
+        .weight = spec.weighted
+                      ? std::bit_cast<float>(batch.labels[weight_place(spec, batch, row, label)])
+                      : 1.0,
+        .teacher = teacher ? teacher.f32() + row * spec.classes : nullptr};
     total += row_loss(logits.f32() + row * spec.classes, spec, target, call.step->loss_scale, d);
   }
   if (loss) *static_cast<double*>(loss.data) += double(call.step->loss_scale) * total;

@@ -16,7 +16,8 @@ double wanted(size_t c, const Row& row, size_t classes, double smoothing) {
   return (c == size_t(row.label) ? 1.0 - smoothing : 0.0) + smoothing / double(classes);
 }
 
-double reference_loss(const std::vector<Row>& rows, const Doubles& logits, double smoothing, double scale) {
+double reference_loss(const std::vector<Row>& rows, const Doubles& logits, double smoothing,
+                      double scale) {
   const size_t classes = logits.size() / rows.size();
   double loss = 0.0;
   for (size_t r = 0; r < rows.size(); ++r) {
@@ -24,13 +25,15 @@ double reference_loss(const std::vector<Row>& rows, const Doubles& logits, doubl
     double sum = 0.0;
     for (size_t c = 0; c < classes; ++c) sum += std::exp(logits[r * classes + c]);
     for (size_t c = 0; c < classes; ++c) {
-      loss += scale * rows[r].weight * wanted(c, rows[r], classes, smoothing) * (std::log(sum) - logits[r * classes + c]);
+      loss += scale * rows[r].weight * wanted(c, rows[r], classes, smoothing) *
+              (std::log(sum) - logits[r * classes + c]);
     }
   }
   return loss;
 }
 
-Doubles reference_gradient(const std::vector<Row>& rows, const Doubles& logits, double smoothing, double scale) {
+Doubles reference_gradient(const std::vector<Row>& rows, const Doubles& logits, double smoothing,
+                           double scale) {
   const size_t classes = logits.size() / rows.size();
   Doubles d(logits.size());
   for (size_t r = 0; r < rows.size(); ++r) {
@@ -38,8 +41,9 @@ Doubles reference_gradient(const std::vector<Row>& rows, const Doubles& logits, 
     double sum = 0.0;
     for (size_t c = 0; c < classes; ++c) sum += std::exp(logits[r * classes + c]);
     for (size_t c = 0; c < classes; ++c) {
-      d[r * classes + c] = scale * rows[r].weight *
-                           (std::exp(logits[r * classes + c]) / sum - wanted(c, rows[r], classes, smoothing));
+      d[r * classes + c] =
+          scale * rows[r].weight *
+          (std::exp(logits[r * classes + c]) / sum - wanted(c, rows[r], classes, smoothing));
     }
   }
   return d;
@@ -56,18 +60,22 @@ void check(const Batch& batch, const CrossEntropySpec& spec, const std::vector<R
   const auto count = int64_t(rows.size());
   OpHarness h(batch, 4);
   h.step.loss_scale = 0.125f;
-  const Node node = {cross_entropy(spec), {h.random(count, spec.classes, 3.0)}, {h.value(1, 1, DType::kF64), h.value(count, spec.classes)}};
+  const Node node = {cross_entropy(spec),
+                     {h.random(count, spec.classes, 3.0)},
+                     {h.value(1, 1, DType::kF64), h.value(count, spec.classes)}};
   double& loss = *static_cast<double*>(h.tensor(node.outputs[0]).data);
   loss = 5.0;
   h.forward(node);
   const Doubles logits = h.doubles(node.inputs[0]);
   // The op works in fp64 on the same logits; only its gradient is rounded to fp32.
-  const double expected = reference_loss(rows, logits, spec.smoothing, 0.125), tolerance = 1e-12 * (1.0 + expected);
+  const double expected = reference_loss(rows, logits, spec.smoothing, 0.125),
+               tolerance = 1e-12 * (1.0 + expected);
   EXPECT_NEAR(loss, 5.0 + expected, tolerance);
   double most = 1.0;
   for (const Row& row : rows) most = std::max(most, row.weight);
-  EXPECT_TRUE(close("dlogits", h.doubles(node.outputs[1]), reference_gradient(rows, logits, spec.smoothing, 0.125),
-                    0.125 * kEps * most, 4));
+  EXPECT_TRUE(close("dlogits", h.doubles(node.outputs[1]),
+                    reference_gradient(rows, logits, spec.smoothing, 0.125), 0.125 * kEps * most,
+                    4));
   h.forward({node.op, node.inputs, {node.outputs[0], kNoValue}});
   EXPECT_NEAR(loss, 5.0 + 2.0 * expected, 2.0 * tolerance);
 }
@@ -116,7 +124,9 @@ TEST(CrossEntropy, WeighsTargetsByTheirClass) {
   for (int sequence = 0; sequence < 3; ++sequence) {
     words.push_back(-1);
     // Which sequence a target is of decides whose weights count.
-    for (const float weight : weights) words.push_back(std::bit_cast<int32_t>(weight * float(1 + sequence)));
+    for (const float weight : weights) {
+      words.push_back(std::bit_cast<int32_t>(weight * float(1 + sequence)));
+    }
   }
   packed.set_labels(words);
   std::vector<Row> expected;
@@ -125,13 +135,16 @@ TEST(CrossEntropy, WeighsTargetsByTheirClass) {
     expected.push_back({ids[i], ids[i] < 0 ? 0.0 : double(weights[ids[i]]) * sequence});
   }
   check(packed.batch, {.classes = 3, .rows = Rows::kTargets, .weighted = true}, expected);
-  check(packed.batch, {.classes = 3, .rows = Rows::kTargets, .smoothing = 0.1f, .weighted = true}, expected);
+  check(packed.batch, {.classes = 3, .rows = Rows::kTargets, .smoothing = 0.1f, .weighted = true},
+        expected);
 }
 
 TEST(CrossEntropy, AddsNothingWithoutTargets) {
   const PackedBatch packed({3}, 3);
   OpHarness h(packed.batch, 4);
-  const Node node = {cross_entropy({.classes = 3, .rows = Rows::kTargets}), {h.value(0, 3)}, {h.value(1, 1, DType::kF64), h.value(0, 3)}};
+  const Node node = {cross_entropy({.classes = 3, .rows = Rows::kTargets}),
+                     {h.value(0, 3)},
+                     {h.value(1, 1, DType::kF64), h.value(0, 3)}};
   double& loss = *static_cast<double*>(h.tensor(node.outputs[0]).data);
   loss = 5.0;
   h.forward(node);
@@ -145,7 +158,9 @@ TEST(CrossEntropy, ReferenceGradientIsADerivative) {
   std::vector<Row> rows = rows_of(packed);
   rows[1].weight = 3.0;
   for (const double smoothing : {0.0, 0.3}) {
-    const auto f = [&](const std::vector<Doubles>& in) { return reference_loss(rows, in[0], smoothing, 1.0); };
+    const auto f = [&](const std::vector<Doubles>& in) {
+      return reference_loss(rows, in[0], smoothing, 1.0);
+    };
     EXPECT_TRUE(is_derivative(f, {logits}, {reference_gradient(rows, logits, smoothing, 1.0)}, 7));
   }
 }

@@ -11,7 +11,8 @@ namespace snug {
 // What cuBLASLt may use during one product: its own advice for Hopper; older cards need less.
 inline constexpr size_t kProductWorkspaceBytes = size_t{32} << 20;
 
-// Sums over rows are taken in up to so many pieces, one per multiprocessor of an H100, which are then added in order.
+// Sums over rows are taken in up to so many pieces, one per multiprocessor of an H100, which are
+// then added in order.
 inline constexpr int64_t kColumnSumPieces = 132;
 
 constexpr size_t column_sum_bytes(int64_t cols, int64_t sums) {
@@ -23,8 +24,9 @@ constexpr size_t row_losses_bytes(const Device& device, int64_t rows) {
   return device.kind == DeviceKind::kCuda ? size_t(rows) * sizeof(double) : 0;
 }
 
-// The workspace of a language model's head and loss (ops/vocabulary_loss.h), as offsets from its beginning. Rows of the
-// logits are padded to whole chunks of memory, which products of odd vocabularies need to be fast.
+// The workspace of a language model's head and loss (ops/vocabulary_loss.h), as offsets from its
+// beginning. Rows of the logits are padded to whole chunks of memory, which products of odd
+// vocabularies need to be fast.
 struct VocabularyLossWorkspace {
   static constexpr int64_t kAlign = 256;
 
@@ -58,7 +60,8 @@ struct VocabularyLossWorkspace {
   }
 };
 
-// The workspace of products with a weight [out, in] that is int8: it is converted to the compute type.
+// The workspace of products with a weight [out, in] that is int8: it is converted to the compute
+// type.
 struct DequantizedWorkspace {
   static constexpr int64_t kAlign = 256;
 

@@ -1,5 +1,5 @@
-// Dropout on one row per sequence (a classifier's input), per token (an adapter's) or per target (a tagger's; its mask is
-// that of the token). Backward draws the mask again.
+// Dropout on one row per sequence (a classifier's input), per token (an adapter's) or per target (a
+// tagger's; its mask is that of the token). Backward draws the mask again.
 #pragma once
 
 #include <cstdint>

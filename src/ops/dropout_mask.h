@@ -24,7 +24,8 @@ struct DropoutMask {
 };
 
 inline constexpr uint32_t kDropoutDraws = 65536;  // a draw is one of so many values
-// Seven rounds are the fewest that pass every test of the generator's authors; a mask is drawn three times a step.
+// Seven rounds are the fewest that pass every test of the generator's authors; a mask is drawn
+// three times a step.
 inline constexpr int kMaskRounds = 7;
 
 // The mask of a site with probability p of dropping, 0 <= p < 1. Off when not training.
@@ -48,7 +49,7 @@ struct MaskRow {
 };
 
 constexpr std::array<uint32_t, 4> mask_counter(const DropoutMask& mask, const MaskRow& row,
-                                            uint32_t block) {
+                                               uint32_t block) {
   return {row.head << 16 | block, row.position, uint32_t(row.sample),
           mask.site << 8 | (uint32_t(row.sample >> 32) & 0xff)};
 }

@@ -62,8 +62,9 @@ TEST(DropoutMask, AttentionDrawsAreWhatTheDefinitionSays) {
         for (size_t r = 0; r < rows; ++r) {
           MaskRow row = first;
           row.position += uint32_t(r);
-          for (size_t k = 0; k < keys; ++k)
+          for (size_t k = 0; k < keys; ++k) {
             ASSERT_EQ(draws[r * stride + k], mask_draw(mask, row, uint32_t(k)));
+          }
         }
       }
     }

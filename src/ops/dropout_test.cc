@@ -42,12 +42,15 @@ TEST(Dropout, HasAMaskForEveryToken) {
     OpHarness h(packed.batch, 4);
     h.step = {.seed = 6, .training = true};
     const int64_t hidden = 65, tokens = packed.batch.dims.tokens;
-    const Node node = {dropout({.p = 0.3f, .site = 2, .rows = Rows::kTokens}), {h.random(tokens, hidden)}, {h.value(tokens, hidden)}};
+    const Node node = {dropout({.p = 0.3f, .site = 2, .rows = Rows::kTokens}),
+                       {h.random(tokens, hidden)},
+                       {h.value(tokens, hidden)}};
     h.forward(node);
     Doubles y = h.doubles(node.inputs[0]);
     const DropoutMask mask = dropout_mask(0.3f, 2, h.step);
     for (size_t i = 0; i < y.size(); ++i) {
-      y[i] *= mask_factor(mask, token_mask_row(packed.batch, int64_t(i) / hidden), uint32_t(int64_t(i) % hidden));
+      y[i] *= mask_factor(mask, token_mask_row(packed.batch, int64_t(i) / hidden),
+                          uint32_t(int64_t(i) % hidden));
     }
     EXPECT_TRUE(close("y", h.doubles(node.outputs[0]), y, kEps * largest(y), 4));
   });
@@ -62,7 +65,9 @@ TEST(Dropout, GivesTargetsTheMasksOfTheirTokens) {
   OpHarness h(packed.batch, 4);
   h.step = {.seed = 6, .training = true};
   const int64_t hidden = 65;
-  const Node node = {dropout({.p = 0.3f, .site = 2, .rows = Rows::kTargets}), {h.random(5, hidden)}, {h.value(5, hidden)}};
+  const Node node = {dropout({.p = 0.3f, .site = 2, .rows = Rows::kTargets}),
+                     {h.random(5, hidden)},
+                     {h.value(5, hidden)}};
   h.forward(node);
   Doubles y = h.doubles(node.inputs[0]);
   const DropoutMask mask = dropout_mask(0.3f, 2, h.step);

@@ -61,8 +61,9 @@ class TokenSum {
   template <class Access>
   HWY_INLINE FloatVector operator()(size_t i, Access access) const {
     const FloatTag d;
-    const FloatVector word =
-        quantized_ ? hn::Mul(load_bytes(access, quantized_ + i), hn::Set(d, scale_)) : access.load(d, word_ + i);
+    const FloatVector word = quantized_
+                                 ? hn::Mul(load_bytes(access, quantized_ + i), hn::Set(d, scale_))
+                                 : access.load(d, word_ + i);
     const FloatVector sum = hn::Add(word, access.load(d, position_ + i));
     return type_ ? hn::Add(sum, access.load(d, type_ + i)) : sum;
   }
@@ -151,7 +152,9 @@ void EmbeddingScatter(const EmbeddingArguments& a, int64_t tokens, size_t begin,
   };
   const Batch& batch = *a.batch;
   for (int64_t t = 0; t < tokens; ++t) {
-    if (a.gradients.word && batch.ids[t] != a.padding_id) add(a.gradients.word, size_t(batch.ids[t]), t);
+    if (a.gradients.word && batch.ids[t] != a.padding_id) {
+      add(a.gradients.word, size_t(batch.ids[t]), t);
+    }
     if (a.gradients.position) {
       add(a.gradients.position, size_t(batch.positions[t]) + a.position_offset, t);
     }
@@ -279,9 +282,10 @@ void Embedding::backward(const Node& node, GradientWriter& writer) const {
                                                                 : kNoValue;
   };
   const ValueId stats = spec.norm ? writer.saved(node.outputs[1]) : kNoValue;
-  writer.emit(std::make_shared<EmbeddingGradient>(spec),
-              {dy, stats, saved_input(0), saved_input(1), saved_input(2), saved_input(3), saved_input(5)},
-              outputs);
+  writer.emit(
+      std::make_shared<EmbeddingGradient>(spec),
+      {dy, stats, saved_input(0), saved_input(1), saved_input(2), saved_input(3), saved_input(5)},
+      outputs);
 }
 
 OpPtr embedding(const EmbeddingSpec& spec) { return std::make_shared<Embedding>(spec); }

@@ -16,12 +16,14 @@ struct EmbeddingSpec {
   float dropout = 0.0f;
   uint32_t site = 0;            // names the dropout mask
   int64_t position_offset = 0;  // row of position 0 in its table: RoBERTa's begins at 2
-  int64_t padding_id = -1;      // the word row that gets no gradient, as PyTorch's padding_idx; -1: none
+  int64_t padding_id =
+      -1;  // the word row that gets no gradient, as PyTorch's padding_idx; -1: none
 };
 
 // inputs {word[vocab, hidden], position[positions, hidden], type[types, hidden] (optional),
 // gamma[1, hidden],
-//         beta[1, hidden] (absent without norm), word_scales[1, vocab] (where word is int8, which has no gradient)}
+//         beta[1, hidden] (absent without norm), word_scales[1, vocab] (where word is int8, which
+//         has no gradient)}
 // outputs {y[tokens, hidden], stats[tokens, 2] (mean, 1 / deviation; absent without norm or
 // gradient)}
 OpPtr embedding(const EmbeddingSpec& spec);

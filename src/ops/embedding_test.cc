@@ -29,8 +29,9 @@ struct Reference {
     const size_t n = hidden();
     Doubles s(n);
     for (size_t table = 0; table < 3; ++table) {
-      for (size_t c = 0; c < n && !in[table].empty(); ++c)
+      for (size_t c = 0; c < n && !in[table].empty(); ++c) {
         s[c] += in[table][rows(t)[table] * n + c];
+      }
     }
     rstd = 1.0;
     if (!spec.norm) return s;
@@ -187,7 +188,9 @@ TEST(Embedding, ReadsQuantizedWords) {
       for (bool norm : {true, false}) {
         const PackedBatch packed({3, 6, 1}, 5, kVocab, kTypes);
         OpHarness h(packed.batch, 6);
-        const Node exact = node_of(h, {.hidden = hidden, .norm = norm, .eps = 1e-5f, .dropout = 0.1f, .site = 2}, 10, true);
+        const Node exact =
+            node_of(h, {.hidden = hidden, .norm = norm, .eps = 1e-5f, .dropout = 0.1f, .site = 2},
+                    10, true);
         Node quantized = exact;
         quantized.inputs[0] = h.value(kVocab, hidden, DType::kI8);
         quantized.inputs.push_back(h.value(1, kVocab));
@@ -205,7 +208,8 @@ TEST(Embedding, ReadsQuantizedWords) {
           for (size_t i = 1; i < 5; ++i) {
             if (node.inputs[i] == kNoValue) continue;
             h.want(node.inputs[i], true);
-            std::fill_n(h.tensor(h.gradient(node.inputs[i])).f32(), h.tensor(node.inputs[i]).size(), 1.0f);
+            std::fill_n(h.tensor(h.gradient(node.inputs[i])).f32(), h.tensor(node.inputs[i]).size(),
+                        1.0f);
           }
           h.backward(node);
           for (size_t i = 1; i < 5; ++i) {
@@ -213,13 +217,15 @@ TEST(Embedding, ReadsQuantizedWords) {
           }
           return all;
         };
-        // One multiplication more or less is rounded on its way into the sum: some units in the last place of numbers below 8.
+        // One multiplication more or less is rounded on its way into the sum: some units in the
+        // last place of numbers below 8.
         const auto got = results(quantized), want = results(exact);
         ASSERT_EQ(got.size(), want.size());
         for (size_t i = 0; i < got.size(); ++i) {
           ASSERT_EQ(got[i].size(), want[i].size());
           for (size_t j = 0; j < got[i].size(); ++j) {
-            ASSERT_NEAR(got[i][j], want[i][j], 128 * kEps) << "hidden " << hidden << ", norm " << norm << ", result " << i;
+            ASSERT_NEAR(got[i][j], want[i][j], 128 * kEps)
+                << "hidden " << hidden << ", norm " << norm << ", result " << i;
           }
         }
       }

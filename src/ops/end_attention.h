@@ -1,6 +1,7 @@
-// Self-attention where the first token of each sequence asks alone, because nobody looks at what the others would get. No token is
-// multiplied with a weight then. A score q · (Wk x + bk) is (Wkᵀ q) · x but for q · bk, which all scores of a query share and
-// softmax does not see; and the sum of values Wv x + bv is Wv times the sum of tokens, and bv times that of probabilities.
+// Self-attention where the first token of each sequence asks alone, because nobody looks at what
+// the others would get. No token is multiplied with a weight then. A score q · (Wk x + bk) is (Wkᵀ
+// q) · x but for q · bk, which all scores of a query share and softmax does not see; and the sum of
+// values Wv x + bv is Wv times the sum of tokens, and bv times that of probabilities.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +19,11 @@ struct EndAttentionSpec {
   int64_t hidden() const { return heads * head_dim; }
 };
 
-// inputs {x[tokens, hidden], ends[sequences, hidden], w[3 * hidden, hidden], b[1, 3 * hidden]}: all tokens, those that ask, and
-// the layer that makes q | k | v
-// outputs {o[sequences, hidden], q[sequences, hidden], p[tokens, heads], means[sequences, heads * hidden], kept[sequences, heads]}:
-// behind o what backward reads: queries, probabilities before dropout, sums of tokens by probabilities, and sums of those
+// inputs {x[tokens, hidden], ends[sequences, hidden], w[3 * hidden, hidden], b[1, 3 * hidden]}: all
+// tokens, those that ask, and the layer that makes q | k | v outputs {o[sequences, hidden],
+// q[sequences, hidden], p[tokens, heads], means[sequences, heads * hidden], kept[sequences,
+// heads]}: behind o what backward reads: queries, probabilities before dropout, sums of tokens by
+// probabilities, and sums of those
 OpPtr end_attention(const EndAttentionSpec& spec);
 
 // Its workspace, as offsets from the beginning.
@@ -36,7 +38,8 @@ struct EndAttentionWorkspace {
   size_t products = 0;   // of the device's library
   size_t bytes = 0;
 
-  EndAttentionWorkspace(const EndAttentionSpec& spec, const Dims& dims, const Device& device, bool backward);
+  EndAttentionWorkspace(const EndAttentionSpec& spec, const Dims& dims, const Device& device,
+                        bool backward);
 };
 
 // The operators by name, for their kernels on other devices.
@@ -45,7 +48,8 @@ struct EndAttentionWorkspace {
 // outputs {dx (= or +=), dends (= or +=), dw (+=), db (+=)}, each optional
 class EndAttentionGradient final : public Op {
  public:
-  EndAttentionGradient(const EndAttentionSpec& spec, bool add_x, bool add_ends) : spec(spec), add_x(add_x), add_ends(add_ends) {}
+  EndAttentionGradient(const EndAttentionSpec& spec, bool add_x, bool add_ends)
+      : spec(spec), add_x(add_x), add_ends(add_ends) {}
   std::string_view name() const override { return "end_attention_gradient"; }
   size_t workspace_bytes(const Sizing& sizing) const override;
   void run(const Call& call) const override;

@@ -25,7 +25,8 @@ void EndToken::run(const Call& call) const {
   const Tensor &x = call.in[0], &y = call.out[0];
   SNUG_CHECK(x.cols == y.cols);
   for (int64_t s = 0; s < y.rows; ++s) {
-    std::copy_n(x.f32() + end_of(call.batch->starts, s, end) * x.cols, x.cols, y.f32() + s * y.cols);
+    std::copy_n(x.f32() + end_of(call.batch->starts, s, end) * x.cols, x.cols,
+                y.f32() + s * y.cols);
   }
 }
 

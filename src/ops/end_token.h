@@ -1,5 +1,5 @@
-// One token of each sequence, which stands for all of it: its first ([CLS]) or, where tokens see only those before them,
-// its last. x[tokens, hidden] -> y[sequences, hidden].
+// One token of each sequence, which stands for all of it: its first ([CLS]) or, where tokens see
+// only those before them, its last. x[tokens, hidden] -> y[sequences, hidden].
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,8 @@ void fuse_bias_gradients(Graph& graph) {
   struct Maker {
     size_t node, slot;  // of the output that takes the sums
   };
-  std::map<ValueId, Maker> written_by;  // a gradient whose maker can add it up, while nobody has changed it since
+  std::map<ValueId, Maker>
+      written_by;  // a gradient whose maker can add it up, while nobody has changed it since
   std::vector<bool> dropped(graph.nodes().size(), false);
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     Node& node = graph.node(n);
@@ -32,8 +33,12 @@ void fuse_bias_gradients(Graph& graph) {
     }
     for (ValueId out : node.outputs) written_by.erase(out);
     const auto* norm = dynamic_cast<const NormGradient*>(node.op.get());
-    if (norm != nullptr && !norm->spec.add_x && node.outputs[1] != kNoValue) written_by[node.outputs[1]] = {n, 4};
-    if (dynamic_cast<const AttentionGradient*>(node.op.get()) != nullptr) written_by[node.outputs[0]] = {n, 1};
+    if (norm != nullptr && !norm->spec.add_x && node.outputs[1] != kNoValue) {
+      written_by[node.outputs[1]] = {n, 4};
+    }
+    if (dynamic_cast<const AttentionGradient*>(node.op.get()) != nullptr) {
+      written_by[node.outputs[0]] = {n, 1};
+    }
   }
   graph.drop_nodes(dropped);
 }
@@ -50,13 +55,19 @@ void fuse_activation_gradients(Graph& graph) {
       const ValueId dy = node.inputs[0], kept = node.inputs[1];
       const ptrdiff_t before = used[size_t(dy)];
       Node* const maker = before == kNever ? nullptr : &graph.node(size_t(before));
-      const auto* product = maker ? dynamic_cast<const LinearInputGradient*>(maker->op.get()) : nullptr;
-      const auto unchanged = [&](ValueId v) { return v == kNoValue || written[size_t(v)] < before; };
-      // Where the argument is made again between the two, the product waits for it, as long as its factors do.
+      const auto* product =
+          maker ? dynamic_cast<const LinearInputGradient*>(maker->op.get()) : nullptr;
+      const auto unchanged = [&](ValueId v) {
+        return v == kNoValue || written[size_t(v)] < before;
+      };
+      // Where the argument is made again between the two, the product waits for it, as long as its
+      // factors do.
       if (product != nullptr && maker->outputs[0] == dy && !product->accumulate &&
-          product->activation == Activation::kNone && std::ranges::all_of(maker->inputs, unchanged)) {
+          product->activation == Activation::kNone &&
+          std::ranges::all_of(maker->inputs, unchanged)) {
         Node fused = *maker;
-        fused.op = std::make_shared<LinearInputGradient>(false, product->layout, epilogue->activation);
+        fused.op =
+            std::make_shared<LinearInputGradient>(false, product->layout, epilogue->activation);
         fused.inputs.push_back(kept);
         fused.outputs.push_back(node.outputs[1]);
         const bool waits = !unchanged(kept);
@@ -77,12 +88,13 @@ void fuse_activation_gradients(Graph& graph) {
 
 namespace {
 
-// The layer that could keep its slope in its second output. Not one with adapters: on a GPU no product does their GELU, and
-// one more tensor to write is what a kernel behind it pays.
+// The layer that could keep its slope in its second output. Not one with adapters: on a GPU no
+// product does their GELU, and one more tensor to write is what a kernel behind it pays.
 const Linear* may_keep_slope(const Node& node) {
   const auto* layer = dynamic_cast<const Linear*>(node.op.get());
-  const bool may = layer != nullptr && is_gelu(layer->spec.activation) && layer->spec.adapters.first_columns.empty() &&
-                   node.outputs.size() > 1 && node.outputs[1] != kNoValue;
+  const bool may = layer != nullptr && is_gelu(layer->spec.activation) &&
+                   layer->spec.adapters.first_columns.empty() && node.outputs.size() > 1 &&
+                   node.outputs[1] != kNoValue;
   return may ? layer : nullptr;
 }
 
@@ -97,11 +109,14 @@ size_t slope_input(const Node& node) {
 }  // namespace
 
 void keep_slopes(Graph& graph) {
-  std::vector<bool> stays(graph.values().size(), false);  // whoever else reads or writes it needs it as it is
+  std::vector<bool> stays(graph.values().size(),
+                          false);  // whoever else reads or writes it needs it as it is
   const auto stay = [&](ValueId v) {
     if (v != kNoValue) stays[size_t(v)] = true;
   };
-  for (const auto* outside : {&graph.kept(), &graph.held(), &graph.given()}) std::ranges::for_each(*outside, stay);
+  for (const auto* outside : {&graph.kept(), &graph.held(), &graph.given()}) {
+    std::ranges::for_each(*outside, stay);
+  }
   for (const Node& node : graph.nodes()) {
     const size_t slope = slope_input(node), kept = may_keep_slope(node) ? 1 : node.outputs.size();
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -114,14 +129,19 @@ void keep_slopes(Graph& graph) {
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     Node& node = graph.node(n);
     const size_t slope = slope_input(node);
-    if (const Linear* const layer = may_keep_slope(node); layer && !stays[size_t(node.outputs[1])]) {
+    if (const Linear* const layer = may_keep_slope(node);
+        layer && !stays[size_t(node.outputs[1])]) {
       LinearSpec spec = layer->spec;
       spec.keeps_slope = true;
       node.op = linear(spec);
     } else if (slope < node.inputs.size() && !stays[size_t(node.inputs[slope])]) {
       const auto* const product = dynamic_cast<const LinearInputGradient*>(node.op.get());
-      if (product != nullptr) node.op = std::make_shared<LinearInputGradient>(product->accumulate, product->layout, Activation::kKeptSlope);
-      else node.op = std::make_shared<LinearEpilogueGradient>(Activation::kKeptSlope);
+      if (product != nullptr) {
+        node.op = std::make_shared<LinearInputGradient>(product->accumulate, product->layout,
+                                                        Activation::kKeptSlope);
+      } else {
+        node.op = std::make_shared<LinearEpilogueGradient>(Activation::kKeptSlope);
+      }
     }
   }
 }

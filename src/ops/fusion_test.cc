@@ -23,14 +23,17 @@ Graph layer(Activation activation) {
   auto parameter = [&, slot = 0](const char* name, int64_t rows) mutable {
     return graph.add_parameter(name, {.rows = rows, .cols = 8}, slot++, true);
   };
-  const ValueId w = parameter("w", 8), b = parameter("b", 1), gamma = parameter("gamma", 1), beta = parameter("beta", 1);
+  const ValueId w = parameter("w", 8), b = parameter("b", 1), gamma = parameter("gamma", 1),
+                beta = parameter("beta", 1);
   graph.begin_segment("layer");
-  const ValueId x = graph.add_value("x", tokens), h = graph.add_value("h", tokens), pre = graph.add_value("pre", tokens);
+  const ValueId x = graph.add_value("x", tokens), h = graph.add_value("h", tokens),
+                pre = graph.add_value("pre", tokens);
   std::vector<ValueId> outputs = {h};
   if (keeps_pre_activation(activation)) outputs.push_back(pre);
   graph.add_node(linear({.activation = activation}), {x, w, b}, outputs);
   const ValueId y = graph.add_value("y", tokens), sum = graph.add_value("sum", tokens);
-  const ValueId stats = graph.add_value("stats", {.rows_are = Rows::kTokens, .cols = 2}), dy = graph.add_value("dy", tokens);
+  const ValueId stats = graph.add_value("stats", {.rows_are = Rows::kTokens, .cols = 2}),
+                dy = graph.add_value("dy", tokens);
   graph.add_node(residual_norm({.hidden = 8}), {h, x, gamma, beta}, {y, sum, stats});
   graph.seed_gradient(y, dy);
   append_backward(graph, {});
@@ -55,12 +58,15 @@ TEST(FuseBiasGradients, TheNormTakesTheSumOver) {
 
 TEST(FuseBiasGradients, AttentionTakesTheSumOver) {
   Graph graph;
-  const auto tokens = [](int64_t cols) { return TensorDesc{.rows_are = Rows::kTokens, .cols = cols}; };
+  const auto tokens = [](int64_t cols) {
+    return TensorDesc{.rows_are = Rows::kTokens, .cols = cols};
+  };
   const ValueId w = graph.add_parameter("w", {.rows = 24, .cols = 8}, 0, true);
   const ValueId b = graph.add_parameter("b", {.rows = 1, .cols = 24}, 1, true);
   graph.begin_segment("layer");
   const ValueId x = graph.add_value("x", tokens(8)), qkv = graph.add_value("qkv", tokens(24));
-  const ValueId o = graph.add_value("o", tokens(8)), lse = graph.add_value("lse", tokens(2)), d_o = graph.add_value("do", tokens(8));
+  const ValueId o = graph.add_value("o", tokens(8)), lse = graph.add_value("lse", tokens(2)),
+                d_o = graph.add_value("do", tokens(8));
   graph.add_node(linear({}), {x, w, b}, {qkv});
   graph.add_node(attention({.heads = 2, .head_dim = 4}), {qkv}, {o, lse});
   graph.seed_gradient(o, d_o);
@@ -74,8 +80,8 @@ TEST(FuseBiasGradients, AttentionTakesTheSumOver) {
   }
 }
 
-// y = linear(activation(linear(x))), its gradient given, and z = linear(activation(linear(x))) with another weight where
-// what is between is read twice.
+// y = linear(activation(linear(x))), its gradient given, and z = linear(activation(linear(x))) with
+// another weight where what is between is read twice.
 Graph two_layers(Activation activation, bool read_twice, const Recomputation& recomputed = {}) {
   Graph graph;
   const TensorDesc tokens{.rows_are = Rows::kTokens, .cols = 8};
@@ -85,7 +91,8 @@ Graph two_layers(Activation activation, bool read_twice, const Recomputation& re
   const ValueId first = parameter("first", 8), b = parameter("b", 1);
   const ValueId second = parameter("second", 8), third = parameter("third", 8);
   graph.begin_segment("layer");
-  const ValueId x = graph.add_value("x", tokens), h = graph.add_value("h", tokens), pre = graph.add_value("pre", tokens);
+  const ValueId x = graph.add_value("x", tokens), h = graph.add_value("h", tokens),
+                pre = graph.add_value("pre", tokens);
   graph.add_node(linear({.activation = activation}), {x, first, b}, {h, pre});
   const auto reads = [&](const char* name, ValueId w) {
     const ValueId y = graph.add_value(name, tokens), dy = graph.add_value(name, tokens);
@@ -99,8 +106,10 @@ Graph two_layers(Activation activation, bool read_twice, const Recomputation& re
 }
 
 TEST(FuseActivationGradients, TheProductTakesTheEpilogueOver) {
-  for (const auto& [activation, recomputed] : {std::pair{Activation::kGelu, false}, {Activation::kGelu, true},
-                                               {Activation::kGeluTanh, false}, {Activation::kGeluTanh, true}}) {
+  for (const auto& [activation, recomputed] : {std::pair{Activation::kGelu, false},
+                                               {Activation::kGelu, true},
+                                               {Activation::kGeluTanh, false},
+                                               {Activation::kGeluTanh, true}}) {
     Graph graph = two_layers(activation, false, {recomputed ? Parts::all() : Parts()});
     Node epilogue;
     for (const Node& node : graph.nodes()) {
@@ -123,7 +132,8 @@ TEST(FuseActivationGradients, TheProductTakesTheEpilogueOver) {
 
 // The sum of two gradients goes through GELU, and no product knows other activations.
 TEST(FuseActivationGradients, WhatCannotBeOneProductStaysAsItIs) {
-  for (const auto& [activation, read_twice] : {std::pair{Activation::kGelu, true}, {Activation::kRelu, false}}) {
+  for (const auto& [activation, read_twice] :
+       {std::pair{Activation::kGelu, true}, {Activation::kRelu, false}}) {
     Graph graph = two_layers(activation, read_twice);
     const size_t before = graph.nodes().size();
     fuse_activation_gradients(graph);
@@ -132,7 +142,8 @@ TEST(FuseActivationGradients, WhatCannotBeOneProductStaysAsItIs) {
   }
 }
 
-// Whether each layer with GELU keeps its slope, and the activation of each gradient that goes through one.
+// Whether each layer with GELU keeps its slope, and the activation of each gradient that goes
+// through one.
 struct Kept {
   std::vector<bool> slopes;
   std::vector<Activation> gradients;
@@ -141,11 +152,15 @@ Kept kept_in(const Graph& graph) {
   Kept kept;
   for (const Node& node : graph.nodes()) {
     const auto* layer = dynamic_cast<const Linear*>(node.op.get());
-    if (layer != nullptr && layer->spec.activation != Activation::kNone) kept.slopes.push_back(layer->spec.keeps_slope);
+    if (layer != nullptr && layer->spec.activation != Activation::kNone) {
+      kept.slopes.push_back(layer->spec.keeps_slope);
+    }
     const auto* epilogue = dynamic_cast<const LinearEpilogueGradient*>(node.op.get());
     if (epilogue != nullptr) kept.gradients.push_back(epilogue->activation);
     const auto* product = dynamic_cast<const LinearInputGradient*>(node.op.get());
-    if (product != nullptr && product->activation != Activation::kNone) kept.gradients.push_back(product->activation);
+    if (product != nullptr && product->activation != Activation::kNone) {
+      kept.gradients.push_back(product->activation);
+    }
   }
   return kept;
 }

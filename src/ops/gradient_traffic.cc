@@ -17,8 +17,12 @@ struct Visit {
 }  // namespace
 
 // On the CPU, device and host are the same memory: no plan asks for this.
-void FetchGradient::run(const Call&) const { SNUG_CHECK(!"gradients of a CPU run lie in its arena"); }
-void StoreGradient::run(const Call&) const { SNUG_CHECK(!"gradients of a CPU run lie in its arena"); }
+void FetchGradient::run(const Call&) const {
+  SNUG_CHECK(!"gradients of a CPU run lie in its arena");
+}
+void StoreGradient::run(const Call&) const {
+  SNUG_CHECK(!"gradients of a CPU run lie in its arena");
+}
 
 void move_gradients_outside(Graph& graph) {
   std::map<std::pair<int, int>, Visit> visits;  // by slot and segment
@@ -26,14 +30,15 @@ void move_gradients_outside(Graph& graph) {
     for (ValueId& out : graph.node(n).outputs) {
       if (out == kNoValue || graph.value(out).storage != Storage::kGradient) continue;
       const Value value = graph.value(out);
-      const auto [found, fresh] = visits.try_emplace({value.slot, graph.nodes()[n].segment}, Visit{n, n, kNoValue});
+      const auto [found, fresh] =
+          visits.try_emplace({value.slot, graph.nodes()[n].segment}, Visit{n, n, kNoValue});
       if (fresh) found->second.gradient = graph.add_value(value.name, value.desc);
       found->second.last = n;
       out = found->second.gradient;
     }
   }
   std::multimap<size_t, Node> before, behind;  // what to put there, by node
-  std::map<int, size_t> first_visits;  // by slot
+  std::map<int, size_t> first_visits;          // by slot
   for (const auto& [at, visit] : visits) {
     const auto [found, fresh] = first_visits.try_emplace(at.first, visit.first);
     if (!fresh) found->second = std::min(found->second, visit.first);
@@ -41,10 +46,16 @@ void move_gradients_outside(Graph& graph) {
   for (const auto& [at, visit] : visits) {
     const auto [slot, segment] = at;
     const bool stored_before = visit.first > first_visits.at(slot);
-    before.emplace(visit.first, Node{.op = std::make_shared<FetchGradient>(slot, stored_before), .inputs = {}, .outputs = {visit.gradient},
-                                     .segment = segment, .in_forward = false});
-    behind.emplace(visit.last, Node{.op = std::make_shared<StoreGradient>(slot), .inputs = {visit.gradient}, .outputs = {},
-                                    .segment = segment, .in_forward = false});
+    before.emplace(visit.first, Node{.op = std::make_shared<FetchGradient>(slot, stored_before),
+                                     .inputs = {},
+                                     .outputs = {visit.gradient},
+                                     .segment = segment,
+                                     .in_forward = false});
+    behind.emplace(visit.last, Node{.op = std::make_shared<StoreGradient>(slot),
+                                    .inputs = {visit.gradient},
+                                    .outputs = {},
+                                    .segment = segment,
+                                    .in_forward = false});
   }
   graph.insert_nodes(before, behind);
 }

@@ -1,13 +1,15 @@
-// Gradients that live on the host: fetched to the device right before backward adds to them, and stored right after. Only
-// for devices with memory of their own; the bytes are the plan's (outside_gradient in plan/arena_layout.h).
+// Gradients that live on the host: fetched to the device right before backward adds to them, and
+// stored right after. Only for devices with memory of their own; the bytes are the plan's
+// (outside_gradient in plan/arena_layout.h).
 #pragma once
 
 #include "graph/graph.h"
 
 namespace snug {
 
-// inputs {}; outputs {gradient}: what the earlier micro-batches of the step have added up, zeros for the first; where this
-// micro-batch has stored it before (a table that is the head's matrix too), that in any case.
+// inputs {}; outputs {gradient}: what the earlier micro-batches of the step have added up, zeros
+// for the first; where this micro-batch has stored it before (a table that is the head's matrix
+// too), that in any case.
 class FetchGradient final : public Op {
  public:
   FetchGradient(int slot, bool stored_before) : slot(slot), stored_before(stored_before) {}
@@ -28,8 +30,8 @@ class StoreGradient final : public Op {
   const int slot;
 };
 
-// Rewrites a finished step graph: the gradients of parameters become transient, between a fetch and a store in every
-// segment whose backward adds to them.
+// Rewrites a finished step graph: the gradients of parameters become transient, between a fetch and
+// a store in every segment whose backward adds to them.
 void move_gradients_outside(Graph& graph);
 
 }  // namespace snug

@@ -8,7 +8,8 @@
 namespace snug {
 namespace {
 
-// Two layers with one weight: what the later one's backward, which comes first, has stored must not be begun anew.
+// Two layers with one weight: what the later one's backward, which comes first, has stored must not
+// be begun anew.
 TEST(GradientTraffic, AWeightUsedTwiceIsFetchedAsItWasStored) {
   Graph graph;
   const TensorDesc tokens{.rows_are = Rows::kTokens, .cols = 8};
@@ -27,7 +28,9 @@ TEST(GradientTraffic, AWeightUsedTwiceIsFetchedAsItWasStored) {
   std::vector<std::pair<int, bool>> fetches;
   int stores = 0;
   for (const Node& node : graph.nodes()) {
-    if (const auto* fetch = dynamic_cast<const FetchGradient*>(node.op.get())) fetches.emplace_back(fetch->slot, fetch->stored_before);
+    if (const auto* fetch = dynamic_cast<const FetchGradient*>(node.op.get())) {
+      fetches.emplace_back(fetch->slot, fetch->stored_before);
+    }
     stores += dynamic_cast<const StoreGradient*>(node.op.get()) != nullptr;
   }
   EXPECT_EQ(fetches, (std::vector<std::pair<int, bool>>{{0, false}, {1, false}, {0, true}}));

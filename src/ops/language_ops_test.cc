@@ -1,4 +1,5 @@
-// The operators of language models: target rows, the head with its loss, conversion, cached attention and sampling.
+// The operators of language models: target rows, the head with its loss, conversion, cached
+// attention and sampling.
 #include <map>
 #include <numeric>
 
@@ -19,7 +20,8 @@ namespace {
 struct TargetBatch : PackedBatch {
   std::vector<int32_t> target_rows, target_ids;
 
-  TargetBatch(const std::vector<int>& lengths, int64_t every, int vocabulary, uint64_t seed) : PackedBatch(lengths, seed) {
+  TargetBatch(const std::vector<int>& lengths, int64_t every, int vocabulary, uint64_t seed)
+      : PackedBatch(lengths, seed) {
     std::mt19937_64 random(seed);
     for (int32_t t = 0; t < int32_t(batch.dims.tokens); t += int32_t(every)) {
       target_rows.push_back(t);
@@ -61,8 +63,8 @@ struct VocabularyReference {
   Doubles dx, dw, db;
 };
 
-VocabularyReference vocabulary_reference(const Batch& batch, const Doubles& x, const Doubles& w, const Doubles& b,
-                                         size_t hidden, double scale) {
+VocabularyReference vocabulary_reference(const Batch& batch, const Doubles& x, const Doubles& w,
+                                         const Doubles& b, size_t hidden, double scale) {
   const size_t vocabulary = b.size(), rows = x.size() / hidden;
   VocabularyReference out{0, Doubles(x.size()), Doubles(w.size()), Doubles(vocabulary)};
   for (size_t r = 0; r < rows; ++r) {
@@ -109,7 +111,8 @@ TEST(VocabularyLoss, MatchesReferenceInAnyChunks) {
         h.backward(node);
         const Doubles b = with_bias ? h.doubles(node.inputs[2]) : Doubles(size_t(vocabulary));
         const auto expected =
-            vocabulary_reference(packed.batch, h.doubles(node.inputs[0]), h.doubles(node.inputs[1]), b, size_t(hidden), 0.25);
+            vocabulary_reference(packed.batch, h.doubles(node.inputs[0]), h.doubles(node.inputs[1]),
+                                 b, size_t(hidden), 0.25);
         // Logits of about 3 round to a few eps; probabilities and sums over a dozen rows follow.
         const double tolerance = 100 * kEps;
         EXPECT_NEAR(loss - 3.0, expected.loss, tolerance * double(targets));
@@ -130,7 +133,8 @@ TEST(VocabularyLoss, MatchesReferenceInAnyChunks) {
 TEST(VocabularyLoss, ReferenceIsTheDerivative) {
   const TargetBatch packed({4, 3}, 1, 5, 5);
   OpHarness h(packed.batch, 6);
-  const Doubles x = h.doubles(h.random(7, 3)), w = h.doubles(h.random(5, 3)), b = h.doubles(h.random(1, 5));
+  const Doubles x = h.doubles(h.random(7, 3)), w = h.doubles(h.random(5, 3)),
+                b = h.doubles(h.random(1, 5));
   const auto f = [&](const std::vector<Doubles>& in) {
     return vocabulary_reference(packed.batch, in[0], in[1], in[2], 3, 1.0).loss;
   };
@@ -185,7 +189,8 @@ TEST(Convert, RoundsToNearestEven) {
 TEST(Convert, WidensBfloat16) {
   const Batch batch;
   OpHarness h(batch, 1);
-  const ValueId x = h.random(3, 67), half = h.value(3, 67, DType::kBF16), y = h.value(3, 67, DType::kF32);
+  const ValueId x = h.random(3, 67), half = h.value(3, 67, DType::kBF16),
+                y = h.value(3, 67, DType::kF32);
   h.forward({convert(), {x}, {half}});
   h.forward({convert(), {half}, {y}});
   for (size_t i = 0; i < 3 * 67; ++i) {
@@ -201,7 +206,9 @@ TEST(LinearLayouts, TransposesAgree) {
   const ValueId x = h.random(kRows, kIn), w = h.random(kOut, kIn), b = h.random(1, kOut);
   std::vector<float> transposed(size_t(kIn * kOut));
   for (int64_t o = 0; o < kOut; ++o) {
-    for (int64_t i = 0; i < kIn; ++i) transposed[size_t(i * kOut + o)] = h.tensor(w).f32()[o * kIn + i];
+    for (int64_t i = 0; i < kIn; ++i) {
+      transposed[size_t(i * kOut + o)] = h.tensor(w).f32()[o * kIn + i];
+    }
   }
   const ValueId wt = h.filled(kIn, kOut, transposed);
   const Node plain = {linear({}), {x, w, b}, {h.value(kRows, kOut)}};
@@ -210,7 +217,8 @@ TEST(LinearLayouts, TransposesAgree) {
   h.forward(other);
   const double tolerance = 50 * kEps;
   EXPECT_TRUE(close("y", h.doubles(other.outputs[0]), h.doubles(plain.outputs[0]), tolerance, 2));
-  const auto gradients = [&](const Node& node, const std::vector<float>& dy, Doubles& dx, Doubles& dw) {
+  const auto gradients = [&](const Node& node, const std::vector<float>& dy, Doubles& dx,
+                             Doubles& dw) {
     const ValueId upstream = h.upstream(node.outputs[0]);
     std::copy(dy.begin(), dy.end(), h.tensor(upstream).f32());
     h.want(node.inputs[0], false);
@@ -225,46 +233,59 @@ TEST(LinearLayouts, TransposesAgree) {
   gradients(plain, dy, dx, dw);
   gradients(other, dy, dx_other, dw_other);
   for (size_t o = 0; o < size_t(kOut); ++o) {
-    for (size_t i = 0; i < size_t(kIn); ++i) dw_transposed[i * size_t(kOut) + o] = dw[o * size_t(kIn) + i];
+    for (size_t i = 0; i < size_t(kIn); ++i) {
+      dw_transposed[i * size_t(kOut) + o] = dw[o * size_t(kIn) + i];
+    }
   }
   EXPECT_TRUE(close("dx", dx_other, dx, 20 * tolerance, 2));
   EXPECT_TRUE(close("dw", dw_other, dw_transposed, 20 * tolerance, 2));
 }
 
-// A text read at once, in pieces or token by token, beside another text, gives what causal attention gives.
+// A text read at once, in pieces or token by token, beside another text, gives what causal
+// attention gives.
 TEST(CachedAttention, AgreesWithCausalAttention) {
   constexpr int64_t kHeads = 3, kDim = 5, kHidden = kHeads * kDim, kContext = 12;
   const std::vector<int> lengths = {12, 7};
   const PackedBatch whole(lengths, 3);
   OpHarness h(whole.batch, 4);
-  const ValueId qkv = h.random(19, 3 * kHidden), expected = h.value(19, kHidden), lse = h.value(19, kHeads);
-  h.forward({attention({.heads = kHeads, .head_dim = kDim, .causal = true}), {qkv}, {expected, lse}});
+  const ValueId qkv = h.random(19, 3 * kHidden), expected = h.value(19, kHidden),
+                lse = h.value(19, kHeads);
+  h.forward(
+      {attention({.heads = kHeads, .head_dim = kDim, .causal = true}), {qkv}, {expected, lse}});
   const auto all = h.floats(qkv), want = h.floats(expected);
   for (const int piece : {1, 2, 5, 12}) {
     std::vector<float> cache(size_t(2 * kContext * 2 * kHidden), NAN);
     for (int first = 0; first < 12; first += piece) {
-      // Tokens [first, first + piece) of both texts; the second one's place in the cache is 0, the first one's 1.
+      // Tokens [first, first + piece) of both texts; the second one's place in the cache is 0, the
+      // first one's 1.
       std::vector<int32_t> positions, row_of, source;
       for (int s = 0; s < 2; ++s) {
         for (int t = first; t < std::min(first + piece, lengths[size_t(s)]); ++t) {
-          positions.push_back(t), row_of.push_back(s), source.push_back(whole.starts[size_t(s)] + t);
+          positions.push_back(t), row_of.push_back(s),
+              source.push_back(whole.starts[size_t(s)] + t);
         }
       }
       const std::vector<uint64_t> samples = {1, 0};
       Batch batch;
       batch.dims = {.tokens = int64_t(positions.size()), .sequences = 2, .longest = kContext};
-      batch.positions = positions.data(), batch.row_of = row_of.data(), batch.samples = samples.data();
+      batch.positions = positions.data(), batch.row_of = row_of.data(),
+      batch.samples = samples.data();
       OpHarness part(batch, 5);
       const auto tokens = int64_t(positions.size());
       std::vector<float> rows;
-      for (const int32_t t : source) rows.insert(rows.end(), all.begin() + t * 3 * kHidden, all.begin() + (t + 1) * 3 * kHidden);
+      for (const int32_t t : source) {
+        rows.insert(rows.end(), all.begin() + t * 3 * kHidden, all.begin() + (t + 1) * 3 * kHidden);
+      }
       const ValueId in = part.filled(tokens, 3 * kHidden, rows), o = part.value(tokens, kHidden);
       const ValueId kept = part.filled(2 * kContext, 2 * kHidden, cache);
-      part.forward({cached_attention({.heads = kHeads, .head_dim = kDim, .context = kContext}), {in}, {o, kept}});
+      part.forward({cached_attention({.heads = kHeads, .head_dim = kDim, .context = kContext}),
+                    {in},
+                    {o, kept}});
       cache = part.floats(kept);
       for (size_t i = 0; i < source.size(); ++i) {
         for (size_t c = 0; c < size_t(kHidden); ++c) {
-          EXPECT_NEAR(part.tensor(o).f32()[i * size_t(kHidden) + c], want[size_t(source[i]) * size_t(kHidden) + c], 20 * kEps);
+          EXPECT_NEAR(part.tensor(o).f32()[i * size_t(kHidden) + c],
+                      want[size_t(source[i]) * size_t(kHidden) + c], 20 * kEps);
         }
       }
     }
@@ -277,12 +298,14 @@ class SampleTest : public testing::Test {
   static constexpr int kTexts = 4000;
 
   std::vector<double> frequencies(const SampleSpec& spec, const std::vector<float>& logits) {
-    std::vector<int32_t> ids(kTexts, 1), positions(kTexts, 3), row_of(kTexts), rows(kTexts), labels(kTexts);
+    std::vector<int32_t> ids(kTexts, 1), positions(kTexts, 3), row_of(kTexts), rows(kTexts),
+        labels(kTexts);
     std::vector<uint64_t> samples(kTexts, 0);
     for (int i = 0; i < kTexts; ++i) row_of[size_t(i)] = rows[size_t(i)] = labels[size_t(i)] = i;
     Batch batch;
     batch.dims = {.tokens = kTexts, .sequences = kTexts, .longest = 4, .targets = kTexts};
-    batch.ids = ids.data(), batch.positions = positions.data(), batch.row_of = row_of.data(), batch.labels = labels.data();
+    batch.ids = ids.data(), batch.positions = positions.data(), batch.row_of = row_of.data(),
+    batch.labels = labels.data();
     batch.samples = samples.data(), batch.target_rows = rows.data();
     OpHarness h(batch, 1);
     std::vector<float> all;
@@ -311,7 +334,8 @@ class SampleTest : public testing::Test {
     return logits;
   }
 
-  void expect_drawn_from(const SampleSpec& spec, const std::vector<float>& logits, const std::vector<double>& probabilities) {
+  void expect_drawn_from(const SampleSpec& spec, const std::vector<float>& logits,
+                         const std::vector<double>& probabilities) {
     const auto drawn = frequencies(spec, logits);
     for (size_t i = 0; i < drawn.size(); ++i) {
       const double p = probabilities[i], deviation = std::sqrt(p * (1 - p) / kTexts);
@@ -339,7 +363,8 @@ TEST_F(SampleTest, TopKKeepsTheLargestAndTheirEquals) {
 }
 
 TEST_F(SampleTest, TopPKeepsTheLeastThatHasTheShare) {
-  const std::vector<float> logits = {std::log(0.1f), std::log(0.5f), std::log(0.25f), std::log(0.15f)};
+  const std::vector<float> logits = {std::log(0.1f), std::log(0.5f), std::log(0.25f),
+                                     std::log(0.15f)};
   expect_drawn_from({.temperature = 1, .top_p = 0.7f}, logits, {0, 2.0 / 3, 1.0 / 3, 0});
   expect_drawn_from({.temperature = 1, .top_p = 0.01f}, logits, {0, 1, 0, 0});
   expect_drawn_from({.temperature = 1, .top_k = 2, .top_p = 0.66f}, logits, {0, 1, 0, 0});
@@ -347,8 +372,10 @@ TEST_F(SampleTest, TopPKeepsTheLeastThatHasTheShare) {
 
 TEST_F(SampleTest, RepetitionsArePunishedOnEitherSideOfZero) {
   // Every text holds token 1.
-  expect_drawn_from({.temperature = 1, .repetition_penalty = 2}, {0, 1, 0.5}, softmax({0, 0.5, 0.5}));
-  expect_drawn_from({.temperature = 1, .repetition_penalty = 2}, {0, -1, 0.5}, softmax({0, -2, 0.5}));
+  expect_drawn_from({.temperature = 1, .repetition_penalty = 2}, {0, 1, 0.5},
+                    softmax({0, 0.5, 0.5}));
+  expect_drawn_from({.temperature = 1, .repetition_penalty = 2}, {0, -1, 0.5},
+                    softmax({0, -2, 0.5}));
 }
 
 TEST_F(SampleTest, GreedyTakesTheFirstOfEquals) {
@@ -362,7 +389,9 @@ TEST(SampleDraw, DependsOnSeedTextAndPosition) {
   EXPECT_NE(sample_draw(1, 2, 3), sample_draw(2, 2, 3));
   EXPECT_NE(sample_draw(1, 2, 3), sample_draw(1, 3, 3));
   EXPECT_NE(sample_draw(1, 2, 3), sample_draw(1, 2, 4));
-  for (uint32_t i = 0; i < 1000; ++i) EXPECT_TRUE(sample_draw(1, 2, i) >= 0 && sample_draw(1, 2, i) < 1);
+  for (uint32_t i = 0; i < 1000; ++i) {
+    EXPECT_TRUE(sample_draw(1, 2, i) >= 0 && sample_draw(1, 2, i) < 1);
+  }
 }
 
 }  // namespace

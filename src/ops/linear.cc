@@ -12,8 +12,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace snug::HWY_NAMESPACE {
 
-// y[rows, out] = activation(product + b). The product is in `pre`, which then keeps the argument or the slope, or else in y.
-void BiasActivation(const LinearSpec& spec, int64_t rows, size_t out, const float* b, float* pre, float* y) {
+// y[rows, out] = activation(product + b). The product is in `pre`, which then keeps the argument or
+// the slope, or else in y.
+void BiasActivation(const LinearSpec& spec, int64_t rows, size_t out, const float* b, float* pre,
+                    float* y) {
   with_activation(spec.activation, [&]<Activation kActivation>() HWY_ATTR {
     const FloatTag d;
     for (int64_t row = 0; row < rows; ++row) {
@@ -84,7 +86,8 @@ HWY_EXPORT(BiasActivation);
 HWY_EXPORT(ActivationOnly);
 HWY_EXPORT(EpilogueGradient);
 
-// A weight stored [in, out] is the transpose of one stored [out, in]: each product becomes another of the three.
+// A weight stored [in, out] is the transpose of one stored [out, in]: each product becomes another
+// of the three.
 ProductDims product_dims(const Tensor& y, const Tensor& w) { return {y.rows, w.cols, w.rows}; }
 
 size_t product_workspace(const Sizing& sizing) {
@@ -94,13 +97,19 @@ size_t product_workspace(const Sizing& sizing) {
 }  // namespace
 
 size_t Linear::workspace_bytes(const Sizing& sizing) const { return product_workspace(sizing); }
-size_t LinearWeightGradient::workspace_bytes(const Sizing& sizing) const { return product_workspace(sizing); }
+size_t LinearWeightGradient::workspace_bytes(const Sizing& sizing) const {
+  return product_workspace(sizing);
+}
 size_t LinearInputGradient::workspace_bytes(const Sizing& sizing) const {
-  if (sizing.device.kind != DeviceKind::kCuda || activation == Activation::kNone) return product_workspace(sizing);
+  if (sizing.device.kind != DeviceKind::kCuda || activation == Activation::kNone) {
+    return product_workspace(sizing);
+  }
   return std::max(kProductWorkspaceBytes, column_sum_bytes(sizing.out[0].cols, 1));
 }
 
-size_t AdapterGradient::workspace_bytes(const Sizing& sizing) const { return product_workspace(sizing); }
+size_t AdapterGradient::workspace_bytes(const Sizing& sizing) const {
+  return product_workspace(sizing);
+}
 
 size_t LinearEpilogueGradient::workspace_bytes(const Sizing& sizing) const {
   return sizing.device.kind == DeviceKind::kCuda ? column_sum_bytes(sizing.in[0].cols, 1) : 0;
@@ -110,8 +119,8 @@ void LinearEpilogueGradient::run(const Call& call) const {
   const Tensor& dy = call.in[0];
   over_ranges(dy.cols, kColumnGrain, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(EpilogueGradient)
-    (activation, dy.rows, size_t(dy.cols), size_t(begin), size_t(end), call.in[1].f32(),
-     dy.f32(), call.out[1].f32());
+    (activation, dy.rows, size_t(dy.cols), size_t(begin), size_t(end), call.in[1].f32(), dy.f32(),
+     call.out[1].f32());
   });
 }
 
@@ -133,7 +142,8 @@ void LinearInputGradient::run(const Call& call) const {
 }
 
 void AdapterGradient::run(const Call& call) const {
-  const Tensor &dy = call.in[0], &u = call.in[1], &up = call.in[2], &du = call.out[0], &dup = call.out[1];
+  const Tensor &dy = call.in[0], &u = call.in[1], &up = call.in[2], &du = call.out[0],
+               &dup = call.out[1];
   const ProductDims dims{dy.rows, up.cols, up.rows, dy.cols, scale};
   const float* const columns = dy.f32() + first_column;
   if (du) product_nn(dims, columns, up.f32(), du.f32(), Write::kOverwrite);
@@ -143,12 +153,13 @@ void AdapterGradient::run(const Call& call) const {
 void add_adapters(const Adapters& adapters, std::span<const Tensor> pairs, const Tensor& y) {
   for (size_t i = 0; i < adapters.first_columns.size(); ++i) {
     const Tensor &u = pairs[2 * i], &up = pairs[2 * i + 1];
-    product_nt({u.rows, up.cols, up.rows, y.cols, adapters.scale}, u.f32(), up.f32(), y.f32() + adapters.first_columns[i],
-               Write::kAdd);
+    product_nt({u.rows, up.cols, up.rows, y.cols, adapters.scale}, u.f32(), up.f32(),
+               y.f32() + adapters.first_columns[i], Write::kAdd);
   }
 }
 
-void write_adapter_gradients(const Adapters& adapters, const Node& node, size_t first_input, ValueId dy, GradientWriter& writer) {
+void write_adapter_gradients(const Adapters& adapters, const Node& node, size_t first_input,
+                             ValueId dy, GradientWriter& writer) {
   for (size_t i = 0; i < adapters.first_columns.size(); ++i) {
     const ValueId u = node.inputs[first_input + 2 * i], up = node.inputs[first_input + 2 * i + 1];
     const auto du = writer.gradient_for(u), dup = writer.gradient_for(up);
@@ -162,7 +173,8 @@ void write_adapter_gradients(const Adapters& adapters, const Node& node, size_t 
 void Linear::run(const Call& call) const {
   const Tensor &x = call.in[0], &w = call.in[1], &b = call.in[2], &y = call.out[0];
   const bool out_in = spec.layout == WeightLayout::kOutIn;
-  SNUG_CHECK(x.cols == (out_in ? w.cols : w.rows) && y.cols == (out_in ? w.rows : w.cols) && x.rows == y.rows);
+  SNUG_CHECK(x.cols == (out_in ? w.cols : w.rows) && y.cols == (out_in ? w.rows : w.cols) &&
+             x.rows == y.rows);
   float* const pre = call.out.size() > 1 ? call.out[1].f32() : nullptr;
   const auto product = out_in ? product_nt : product_nn;
   product(product_dims(y, w), x.f32(), w.f32(), pre ? pre : y.f32(), Write::kOverwrite);
@@ -176,8 +188,12 @@ void Linear::run(const Call& call) const {
 }
 
 std::optional<Remake> remake_activation(Activation activation, const Node& node, size_t which) {
-  if (which != 0 || !keeps_pre_activation(activation) || node.outputs.size() < 2 || node.outputs[1] == kNoValue) return {};
-  return Remake{std::make_shared<ActivationAgain>(activation), {node.outputs[1]}, Part::kActivations};
+  if (which != 0 || !keeps_pre_activation(activation) || node.outputs.size() < 2 ||
+      node.outputs[1] == kNoValue) {
+    return {};
+  }
+  return Remake{
+      std::make_shared<ActivationAgain>(activation), {node.outputs[1]}, Part::kActivations};
 }
 
 std::optional<Remake> Linear::remake(const Node& node, size_t which) const {
@@ -190,7 +206,8 @@ void ActivationAgain::run(const Call& call) const {
   SNUG_CHECK(pre.rows == y.rows && pre.cols == y.cols);
   over_ranges(y.rows, 1, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(ActivationOnly)
-    (activation, size_t((end - begin) * y.cols), pre.f32() + begin * y.cols, y.f32() + begin * y.cols);
+    (activation, size_t((end - begin) * y.cols), pre.f32() + begin * y.cols,
+     y.f32() + begin * y.cols);
   });
 }
 
@@ -211,10 +228,13 @@ void Linear::backward(const Node& node, GradientWriter& writer) const {
   }
   write_adapter_gradients(spec.adapters, node, 3, dy, writer);
   // The weight gradient first: it is the last to read x, whose memory dx may then take.
-  if (dw)
-    writer.emit(std::make_shared<LinearWeightGradient>(spec.layout), {dy, writer.saved(x)}, {dw.value});
+  if (dw) {
+    writer.emit(std::make_shared<LinearWeightGradient>(spec.layout), {dy, writer.saved(x)},
+                {dw.value});
+  }
   if (dx) {
-    writer.emit(std::make_shared<LinearInputGradient>(dx.accumulate, spec.layout), {dy, writer.saved(w)}, {dx.value});
+    writer.emit(std::make_shared<LinearInputGradient>(dx.accumulate, spec.layout),
+                {dy, writer.saved(w)}, {dx.value});
   }
 }
 

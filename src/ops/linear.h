@@ -1,6 +1,6 @@
-// y = activation(x · wᵀ + b), or x · w where the weight is stored so. The product is OpenBLAS's; bias and activation are one pass behind
-// it. Backward works in the buffer of dy: the activation's gradient replaces it before the products
-// read it.
+// y = activation(x · wᵀ + b), or x · w where the weight is stored so. The product is OpenBLAS's;
+// bias and activation are one pass behind it. Backward works in the buffer of dy: the activation's
+// gradient replaces it before the products read it.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,9 @@ constexpr bool keeps_pre_activation(Activation activation) {
 // How a weight lies in memory, which is as in the files: PyTorch's Linear, or GPT-2's Conv1D.
 enum class WeightLayout : uint8_t { kOutIn, kInOut };
 
-// Low-rank additions to a product: columns [first, first + count) of it get scale * u · upᵀ added, where u[rows, rank] and
-// up[count, rank] are further inputs of the operator, a pair for each entry of first_columns.
+// Low-rank additions to a product: columns [first, first + count) of it get scale * u · upᵀ added,
+// where u[rows, rank] and up[count, rank] are further inputs of the operator, a pair for each entry
+// of first_columns.
 struct Adapters {
   std::vector<int64_t> first_columns;
   float scale = 1.0f;
@@ -41,12 +42,13 @@ struct LinearSpec {
   Activation activation = Activation::kNone;
   WeightLayout layout = WeightLayout::kOutIn;
   Adapters adapters = {};
-  bool keeps_slope = false;  // GELU only: its derivative at `pre`, rounded to the type, in place of `pre`; see keep_slopes()
+  bool keeps_slope = false;  // GELU only: its derivative at `pre`, rounded to the type, in place of
+                             // `pre`; see keep_slopes()
 };
 
-// inputs {x[rows, in], w[out, in] or w[in, out], b[1, out] (optional), then u and up of each adapter}
-// outputs {y[rows, out], pre[rows, out] if keeps_pre_activation()}; pre may be absent where no
-// gradient is wanted
+// inputs {x[rows, in], w[out, in] or w[in, out], b[1, out] (optional), then u and up of each
+// adapter} outputs {y[rows, out], pre[rows, out] if keeps_pre_activation()}; pre may be absent
+// where no gradient is wanted
 OpPtr linear(const LinearSpec& spec);
 
 // How a layer's output is made again from its argument, which is the node's second output.
@@ -64,7 +66,8 @@ class ActivationAgain final : public Op {
   const Activation activation;
 };
 
-// inputs {dy, pre or y or the slope (absent for kNone)}; outputs {dy in place (absent for kNone), db (optional,
+// inputs {dy, pre or y or the slope (absent for kNone)}; outputs {dy in place (absent for kNone),
+// db (optional,
 // +=)}
 class LinearEpilogueGradient final : public Op {
  public:
@@ -87,8 +90,9 @@ class LinearWeightGradient final : public Op {
   const WeightLayout layout;
 };
 
-// inputs {dy, w}; outputs {dx (= or +=)}. With the activation of the layer that made x, dx goes on through that layer's
-// epilogue: inputs {dy, w, what that layer keeps}, outputs {dx (=), that layer's db (optional, +=)}.
+// inputs {dy, w}; outputs {dx (= or +=)}. With the activation of the layer that made x, dx goes on
+// through that layer's epilogue: inputs {dy, w, what that layer keeps}, outputs {dx (=), that
+// layer's db (optional, +=)}.
 class LinearInputGradient final : public Op {
  public:
   explicit LinearInputGradient(bool accumulate, WeightLayout layout = WeightLayout::kOutIn,
@@ -117,8 +121,10 @@ class AdapterGradient final : public Op {
 
 // Adds the adapters' shares to y. `pairs` are the inputs u and up of each.
 void add_adapters(const Adapters& adapters, std::span<const Tensor> pairs, const Tensor& y);
-// Writes the gradients of the adapters of a node, whose pairs begin at `first_input`, into the graph.
-void write_adapter_gradients(const Adapters& adapters, const Node& node, size_t first_input, ValueId dy, GradientWriter& writer);
+// Writes the gradients of the adapters of a node, whose pairs begin at `first_input`, into the
+// graph.
+void write_adapter_gradients(const Adapters& adapters, const Node& node, size_t first_input,
+                             ValueId dy, GradientWriter& writer);
 
 class Linear final : public Op {
  public:

@@ -57,8 +57,9 @@ Node node_of(OpHarness& h, Activation activation, const Shape& shape) {
                  h.random(int64_t(shape.out), int64_t(shape.in), 1.0 / std::sqrt(double(shape.in))),
                  h.random(1, int64_t(shape.out))},
       .outputs = {h.value(int64_t(shape.rows), int64_t(shape.out))}};
-  if (keeps_pre_activation(activation))
+  if (keeps_pre_activation(activation)) {
     node.outputs.push_back(h.value(int64_t(shape.rows), int64_t(shape.out)));
+  }
   return node;
 }
 
@@ -141,30 +142,49 @@ TEST(Linear, AdaptersMatchReference) {
       }
       node.op = linear({.activation = activation, .adapters = adapters});
       const Shape wide = {shape.rows, shape.in + kRank * places.size(), shape.out};
-      const Doubles x = h.doubles(node.inputs[0]), w = h.doubles(node.inputs[1]), b = h.doubles(node.inputs[2]);
+      const Doubles x = h.doubles(node.inputs[0]), w = h.doubles(node.inputs[1]),
+                    b = h.doubles(node.inputs[2]);
       Doubles wide_x(wide.rows * wide.in), wide_w(wide.out * wide.in);
-      for (size_t r = 0; r < shape.rows; ++r) std::copy_n(&x[r * shape.in], shape.in, &wide_x[r * wide.in]);
-      for (size_t o = 0; o < shape.out; ++o) std::copy_n(&w[o * shape.in], shape.in, &wide_w[o * wide.in]);
+      for (size_t r = 0; r < shape.rows; ++r) {
+        std::copy_n(&x[r * shape.in], shape.in, &wide_x[r * wide.in]);
+      }
+      for (size_t o = 0; o < shape.out; ++o) {
+        std::copy_n(&w[o * shape.in], shape.in, &wide_w[o * wide.in]);
+      }
       for (size_t a = 0; a < places.size(); ++a) {
         const Doubles u = h.doubles(node.inputs[3 + 2 * a]), up = h.doubles(node.inputs[4 + 2 * a]);
         const size_t column = shape.in + a * kRank;
-        for (size_t i = 0; i < u.size(); ++i) wide_x[i / kRank * wide.in + column + i % kRank] = kScale * u[i];
-        for (size_t i = 0; i < up.size(); ++i) wide_w[(places[a].first + i / kRank) * wide.in + column + i % kRank] = up[i];
+        for (size_t i = 0; i < u.size(); ++i) {
+          wide_x[i / kRank * wide.in + column + i % kRank] = kScale * u[i];
+        }
+        for (size_t i = 0; i < up.size(); ++i) {
+          wide_w[(places[a].first + i / kRank) * wide.in + column + i % kRank] = up[i];
+        }
       }
       const Reference reference = {wide, activation};
       h.forward(node);
-      const double bound = 16.0 * kEps * (largest_row_norm(wide_x, wide.in) * largest_row_norm(wide_w, wide.in) + largest(b)) + 4e-7;
-      EXPECT_TRUE(close("y", h.doubles(node.outputs[0]), reference.forward(wide_x, wide_w, b), 1.13 * bound, seed));
+      const double bound =
+          16.0 * kEps *
+              (largest_row_norm(wide_x, wide.in) * largest_row_norm(wide_w, wide.in) + largest(b)) +
+          4e-7;
+      EXPECT_TRUE(close("y", h.doubles(node.outputs[0]), reference.forward(wide_x, wide_w, b),
+                        1.13 * bound, seed));
       const Doubles dy = h.doubles(h.upstream(node.outputs[0]));
-      for (size_t i = 0; i < node.inputs.size(); ++i) h.want(node.inputs[i], i == 1 || i == 2 || (i > 3 && i % 2 == 0));
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        h.want(node.inputs[i], i == 1 || i == 2 || (i > 3 && i % 2 == 0));
+      }
       h.backward(node);
       const auto expected = reference.backward(wide_x, wide_w, b, dy);
-      const double error = (bound + 32.0 * kEps) * 1.13 * largest_row_norm(dy, shape.out) *
-                           std::max(largest_column_norm(wide_w, wide.in), largest_column_norm(wide_x, wide.in)) + 16.0 * kEps;
+      const double error =
+          (bound + 32.0 * kEps) * 1.13 * largest_row_norm(dy, shape.out) *
+              std::max(largest_column_norm(wide_w, wide.in), largest_column_norm(wide_x, wide.in)) +
+          16.0 * kEps;
       for (size_t a = 0; a < places.size(); ++a) {
         const size_t column = shape.in + a * kRank;
         Doubles du(shape.rows * kRank), dup(places[a].count * kRank);
-        for (size_t i = 0; i < du.size(); ++i) du[i] = kScale * expected[0][i / kRank * wide.in + column + i % kRank];
+        for (size_t i = 0; i < du.size(); ++i) {
+          du[i] = kScale * expected[0][i / kRank * wide.in + column + i % kRank];
+        }
         for (size_t i = 0; i < dup.size(); ++i) {
           dup[i] = expected[1][(places[a].first + i / kRank) * wide.in + column + i % kRank];
         }
@@ -195,8 +215,9 @@ TEST(Linear, ActivationsAreAccurateOverADenseSweep) {
   on_each_target([] {
     constexpr int64_t kPoints = 100003;
     std::vector<float> sweep(kPoints);
-    for (int64_t i = 0; i < kPoints; ++i)
+    for (int64_t i = 0; i < kPoints; ++i) {
       sweep[size_t(i)] = float(-14.0 + 28.0 * double(i) / double(kPoints - 1));
+    }
     for (Activation activation : kAllActivations) {
       const Batch batch;
       OpHarness h(batch, 1);
@@ -228,7 +249,8 @@ TEST(Linear, KeptSlopesChangeNoBits) {
     const Batch batch;
     for (const Activation activation : {Activation::kGelu, Activation::kGeluTanh}) {
       for (const Shape& shape : {Shape{1, 1, 1}, {7, 5, 9}, {33, 67, 65}}) {
-        SCOPED_TRACE(testing::Message() << "activation " << int(activation) << ", out " << shape.out);
+        SCOPED_TRACE(testing::Message()
+                     << "activation " << int(activation) << ", out " << shape.out);
         OpHarness by_argument(batch, 9), by_slope(batch, 9);
         const Node node = node_of(by_argument, activation, shape);
         Node other = node_of(by_slope, activation, shape);
@@ -242,10 +264,13 @@ TEST(Linear, KeptSlopesChangeNoBits) {
         }
         EXPECT_EQ(by_slope.floats(node.outputs[0]), by_argument.floats(node.outputs[0]));
         Doubles slopes;
-        for (const double x : by_argument.doubles(node.outputs[1])) slopes.push_back(slope(activation, x));
+        for (const double x : by_argument.doubles(node.outputs[1])) {
+          slopes.push_back(slope(activation, x));
+        }
         EXPECT_TRUE(close("slope", by_slope.doubles(node.outputs[1]), slopes, 8e-7, 9));
         for (const ValueId in : node.inputs) {
-          EXPECT_EQ(by_slope.floats(by_slope.gradient(in)), by_argument.floats(by_argument.gradient(in)));
+          EXPECT_EQ(by_slope.floats(by_slope.gradient(in)),
+                    by_argument.floats(by_argument.gradient(in)));
         }
       }
     }
@@ -259,9 +284,11 @@ TEST(Linear, InputGradientGoesOnThroughTheEpilogueBelow) {
     for (const bool bias : {true, false}) {
       const Activation activation = bias ? Activation::kGelu : Activation::kGeluTanh;
       OpHarness h(batch, 6);
-      const ValueId dy = h.random(13, 9), w = layout == WeightLayout::kOutIn ? h.random(9, 21) : h.random(21, 9);
+      const ValueId dy = h.random(13, 9),
+                    w = layout == WeightLayout::kOutIn ? h.random(9, 21) : h.random(21, 9);
       const ValueId pre = h.random(13, 21), apart = h.value(13, 21), together = h.value(13, 21);
-      const ValueId db = bias ? h.random(1, 21) : kNoValue, same_db = bias ? h.filled(1, 21, h.floats(db)) : kNoValue;
+      const ValueId db = bias ? h.random(1, 21) : kNoValue,
+                    same_db = bias ? h.filled(1, 21, h.floats(db)) : kNoValue;
       h.emit(std::make_shared<LinearInputGradient>(false, layout), {dy, w}, {apart});
       h.emit(std::make_shared<LinearEpilogueGradient>(activation), {apart, pre}, {apart, db});
       h.emit(std::make_shared<LinearInputGradient>(false, layout, activation), {dy, w, pre},

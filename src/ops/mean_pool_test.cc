@@ -7,7 +7,9 @@ namespace {
 
 std::vector<float> pooled(const PackedBatch& packed, int64_t hidden, Doubles& x) {
   OpHarness h(packed.batch, 4);
-  const Node node = {mean_pool(), {h.random(packed.batch.dims.tokens, hidden)}, {h.value(packed.batch.dims.sequences, hidden)}};
+  const Node node = {mean_pool(),
+                     {h.random(packed.batch.dims.tokens, hidden)},
+                     {h.value(packed.batch.dims.sequences, hidden)}};
   h.forward(node);
   x = h.doubles(node.inputs[0]);
   return h.floats(node.outputs[0]);
@@ -21,11 +23,15 @@ TEST(MeanPool, MatchesReference) {
     for (size_t s = 0; s < 5; ++s) {
       const size_t begin = size_t(packed.starts[s]), end = size_t(packed.starts[s + 1]);
       for (size_t c = 0; c < hidden; ++c) {
-        for (size_t t = begin; t < end; ++t) expected[s * hidden + c] += x[t * hidden + c] / double(end - begin);
+        for (size_t t = begin; t < end; ++t) {
+          expected[s * hidden + c] += x[t * hidden + c] / double(end - begin);
+        }
       }
     }
-    // A mean of n values below `largest` is off by a random walk of sqrt(n) roundings of sums over n: below 4 eps of it.
-    EXPECT_TRUE(close("y", Doubles(y.begin(), y.end()), expected, 4.0 * kEps * largest(x), 4)) << hidden;
+    // A mean of n values below `largest` is off by a random walk of sqrt(n) roundings of sums over
+    // n: below 4 eps of it.
+    EXPECT_TRUE(close("y", Doubles(y.begin(), y.end()), expected, 4.0 * kEps * largest(x), 4))
+        << hidden;
   }
 }
 

@@ -211,8 +211,9 @@ class OpHarness : public GradientWriter {
     GuardedTensor workspace(1, int64_t(bytes), DType::kU8);
     op.run({in, out, {static_cast<std::byte*>(workspace.tensor().data), bytes}, &batch_, &step});
     EXPECT_TRUE(workspace.guards_intact()) << op.name() << " wrote outside its workspace";
-    for (auto& value : values_)
+    for (auto& value : values_) {
       EXPECT_TRUE(value->guards_intact()) << op.name() << " wrote outside a tensor";
+    }
   }
 
   const Batch& batch_;

@@ -24,14 +24,16 @@ struct BlasDims {
 
 float kept(Write write) { return write == Write::kAdd ? 1.0f : 0.0f; }
 
-// OpenBLAS packs the operand that has the result's rows whole, so it gets so many of them at a time: its buffers stay
-// small, and warm_up_products() can fill them.
+// OpenBLAS packs the operand that has the result's rows whole, so it gets so many of them at a
+// time: its buffers stay small, and warm_up_products() can fill them.
 constexpr int64_t kRowsAtOnce = 8192;
 
 // Calls f(first, count) for the parts of so many rows of a result.
 template <class F>
 void in_parts(int64_t rows, const F& f) {
-  for (int64_t first = 0; first < rows; first += kRowsAtOnce) f(first, blasint(std::min(kRowsAtOnce, rows - first)));
+  for (int64_t first = 0; first < rows; first += kRowsAtOnce) {
+    f(first, blasint(std::min(kRowsAtOnce, rows - first)));
+  }
 }
 
 }  // namespace
@@ -39,24 +41,26 @@ void in_parts(int64_t rows, const F& f) {
 void product_nt(const ProductDims& dims, const float* x, const float* w, float* y, Write write) {
   const BlasDims d(dims);
   in_parts(dims.rows, [&](int64_t row, blasint rows) {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, d.out, d.in, dims.scale, x + row * d.in_stride, d.in_stride, w, d.in,
-                kept(write), y + row * d.out_stride, d.out_stride);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, d.out, d.in, dims.scale,
+                x + row * d.in_stride, d.in_stride, w, d.in, kept(write), y + row * d.out_stride,
+                d.out_stride);
   });
 }
 
 void product_nn(const ProductDims& dims, const float* dy, const float* w, float* dx, Write write) {
   const BlasDims d(dims);
   in_parts(dims.rows, [&](int64_t row, blasint rows) {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d.in, d.out, dims.scale, dy + row * d.out_stride, d.out_stride, w,
-                d.in, kept(write), dx + row * d.in_stride, d.in_stride);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d.in, d.out, dims.scale,
+                dy + row * d.out_stride, d.out_stride, w, d.in, kept(write), dx + row * d.in_stride,
+                d.in_stride);
   });
 }
 
 void product_tn(const ProductDims& dims, const float* dy, const float* x, float* dw) {
   const BlasDims d(dims);
   in_parts(dims.out, [&](int64_t column, blasint columns) {
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, columns, d.in, d.rows, dims.scale, dy + column, d.out_stride, x, d.in_stride,
-                1.0f, dw + column * d.in, d.in);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, columns, d.in, d.rows, dims.scale,
+                dy + column, d.out_stride, x, d.in_stride, 1.0f, dw + column * d.in, d.in);
   });
 }
 
@@ -67,8 +71,9 @@ class Scratch {
  public:
   Scratch(int64_t floats, int protection) : bytes_(size_t(floats) * sizeof(float)) {
     data_ = mmap(nullptr, bytes_, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data_ == MAP_FAILED)
+    if (data_ == MAP_FAILED) {
       fail(ErrorKind::kBudget, "cannot map {} bytes for warming up the matrix products", bytes_);
+    }
   }
   ~Scratch() { munmap(data_, bytes_); }
   Scratch(const Scratch&) = delete;
@@ -82,9 +87,10 @@ class Scratch {
 }  // namespace
 
 void warm_up_products(int64_t largest_dim, int64_t rows) {
-  // OpenBLAS cuts the inner dimension into pieces, packs one operand whole and of the other a block for each thread. Pieces
-  // and blocks are as large as its limits for the processor when a dimension is that large or twice as large, and smaller in
-  // between. The limits below are above its own on the processors it knows, and multiples of kStep.
+  // OpenBLAS cuts the inner dimension into pieces, packs one operand whole and of the other a block
+  // for each thread. Pieces and blocks are as large as its limits for the processor when a
+  // dimension is that large or twice as large, and smaller in between. The limits below are above
+  // its own on the processors it knows, and multiples of kStep.
   constexpr int64_t kBlockLimit = 1024, kInnerLimit = 1024, kStep = 64, kFew = 32;
   const int64_t longest = std::max(largest_dim, rows), threads = num_threads();
   const int64_t whole = std::min(longest, kRowsAtOnce), block = std::min(largest_dim, kBlockLimit);
@@ -95,10 +101,15 @@ void warm_up_products(int64_t largest_dim, int64_t rows) {
   const auto multiply = [&](int64_t row_count, int64_t inner, int64_t columns) {
     product_nt({row_count, inner, columns}, x.data(), w.data(), y.data(), Write::kOverwrite);
   };
-  for (int64_t inner : {kInnerLimit, int64_t{768}, int64_t{640}, int64_t{512}, int64_t{448}, int64_t{384}, int64_t{320}, longest}) {
+  for (int64_t inner : {kInnerLimit, int64_t{768}, int64_t{640}, int64_t{512}, int64_t{448},
+                        int64_t{384}, int64_t{320}, longest}) {
     // Twice the smaller ones is cut into the same pieces.
-    if (inner > std::min(longest, kInnerLimit) || (longest >= kInnerLimit && inner <= kInnerLimit / 2)) continue;
-    multiply(whole, inner, block);  // which is packed whole where there are more columns than a block
+    if (inner > std::min(longest, kInnerLimit) ||
+        (longest >= kInnerLimit && inner <= kInnerLimit / 2)) {
+      continue;
+    }
+    multiply(whole, inner,
+             block);  // which is packed whole where there are more columns than a block
     multiply(std::min(rows, kBlockLimit), inner, wide);
     // Of few rows, threads share the columns; of many, the rows, and each has all columns.
     for (int64_t columns = kStep; columns <= block; columns += kStep) {

@@ -26,7 +26,8 @@ void product_tn(const ProductDims& dims, const float* dy, const float* x, float*
 
 // After this call, products with in, out <= largest_dim and at most `rows` rows on the current
 // number of threads leave the memory of the process as it is, but for some pages. Takes
-// 32 MiB at most, or 8 MiB a thread, for the moment of the call, so call it before the arena is taken.
+// 32 MiB at most, or 8 MiB a thread, for the moment of the call, so call it before the arena is
+// taken.
 void warm_up_products(int64_t largest_dim, int64_t rows);
 
 }  // namespace snug

@@ -72,7 +72,8 @@ TEST(Products, MatchPlainLoops) {
 // its memory. The other side of a layer is at most `side`.
 [[noreturn]] void measure_growth(int threads, int64_t largest_dim, int64_t rows, int64_t side) {
   omp_set_num_threads(threads);
-  const size_t size = size_t(std::max(largest_dim, rows) * std::max(side, std::min(largest_dim, rows)));
+  const size_t size =
+      size_t(std::max(largest_dim, rows) * std::max(side, std::min(largest_dim, rows)));
   std::vector<float> x(size, 1.0f), w(size, 1.0f), y(size, 1.0f);
   warm_up_products(largest_dim, rows);
   const int64_t before = int64_t(resident_bytes());
@@ -97,7 +98,10 @@ std::vector<const char*> other_kernels() {
   std::vector<const char*> names;
 #ifdef __x86_64__
   if (__builtin_cpu_supports("avx2")) names.push_back("Haswell");
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) names.push_back("SkylakeX");
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl")) {
+    names.push_back("SkylakeX");
+  }
 #endif
   return names;
 }
@@ -110,8 +114,10 @@ TEST(ProductsDeathTest, LeaveMemoryAloneAfterWarmUp) {
     EXPECT_EXIT(measure_growth(threads, 512, 64, 512), testing::ExitedWithCode(0), "grew by");
     EXPECT_EXIT(measure_growth(threads, 512, 3000, 512), testing::ExitedWithCode(0), "grew by");
     if (threads != 2) return;
-    EXPECT_EXIT(measure_growth(threads, 50257, 1024, 32), testing::ExitedWithCode(0), "grew by");  // a vocabulary
-    EXPECT_EXIT(measure_growth(threads, 256, 90000, 64), testing::ExitedWithCode(0), "grew by");   // a large step
+    EXPECT_EXIT(measure_growth(threads, 50257, 1024, 32), testing::ExitedWithCode(0),
+                "grew by");  // a vocabulary
+    EXPECT_EXIT(measure_growth(threads, 256, 90000, 64), testing::ExitedWithCode(0),
+                "grew by");  // a large step
   };
   for (int threads : {1, 2, 3}) check(threads);
   for (const char* kernels : other_kernels()) {

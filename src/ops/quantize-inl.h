@@ -19,7 +19,8 @@ namespace snug::HWY_NAMESPACE {
 using IntTag = hn::RebindToSigned<FloatTag>;
 using IntVector = hn::Vec<IntTag>;
 
-// The largest magnitude of a row. Compared as integers, by which NaN is above everything: it is never lost.
+// The largest magnitude of a row. Compared as integers, by which NaN is above everything: it is
+// never lost.
 HWY_INLINE float largest_magnitude(const float* x, size_t n) {
   const FloatTag d;
   const IntTag di;
@@ -30,7 +31,8 @@ HWY_INLINE float largest_magnitude(const float* x, size_t n) {
   return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(di, most)));
 }
 
-// Calls store(i, access, integers) for the vectors of a row as multiples of its scale, which is returned.
+// Calls store(i, access, integers) for the vectors of a row as multiples of its scale, which is
+// returned.
 template <class Store>
 HWY_INLINE float quantize_row(const float* x, size_t n, const Store& store) {
   const FloatTag d;

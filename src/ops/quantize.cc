@@ -14,11 +14,12 @@ void QuantizeRows(const float* x, int64_t rows, size_t cols, int8_t* q, float* s
   const hn::Rebind<int8_t, IntTag> d8;
   for (int64_t row = 0; row < rows; ++row) {
     int8_t* const to = q + size_t(row) * cols;
-    scales[row] = quantize_row(x + size_t(row) * cols, cols, [&](size_t i, auto, IntVector v) HWY_ATTR {
-      int8_t lanes[16];
-      hn::StoreU(hn::DemoteTo(d8, v), d8, lanes);
-      std::memcpy(to + i, lanes, std::min(hn::Lanes(d8), cols - i));
-    });
+    scales[row] =
+        quantize_row(x + size_t(row) * cols, cols, [&](size_t i, auto, IntVector v) HWY_ATTR {
+          int8_t lanes[16];
+          hn::StoreU(hn::DemoteTo(d8, v), d8, lanes);
+          std::memcpy(to + i, lanes, std::min(hn::Lanes(d8), cols - i));
+        });
   }
 }
 
@@ -49,13 +50,15 @@ HWY_EXPORT(DequantizeRows);
 
 void quantize_rows(const float* x, int64_t rows, int64_t cols, int8_t* q, float* scales) {
   over_ranges(rows, 1, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(QuantizeRows)(x + begin * cols, end - begin, size_t(cols), q + begin * cols, scales + begin);
+    HWY_DYNAMIC_DISPATCH(QuantizeRows)
+    (x + begin * cols, end - begin, size_t(cols), q + begin * cols, scales + begin);
   });
 }
 
 void dequantize_rows(const int8_t* q, const float* scales, int64_t rows, int64_t cols, float* x) {
   over_ranges(rows, 1, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(DequantizeRows)(q + begin * cols, scales + begin, end - begin, size_t(cols), x + begin * cols);
+    HWY_DYNAMIC_DISPATCH(DequantizeRows)
+    (q + begin * cols, scales + begin, end - begin, size_t(cols), x + begin * cols);
   });
 }
 

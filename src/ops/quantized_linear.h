@@ -1,5 +1,6 @@
-// A linear layer whose weight is int8 and stays as it is: y = activation(quantised(x) · wᵀ + b) by quantized_products.h.
-// In backward the weight counts as the numbers it stands for, and quantising x as doing nothing (straight through).
+// A linear layer whose weight is int8 and stays as it is: y = activation(quantised(x) · wᵀ + b) by
+// quantized_products.h. In backward the weight counts as the numbers it stands for, and quantising
+// x as doing nothing (straight through).
 #pragma once
 
 #include "graph/op.h"
@@ -12,8 +13,9 @@ struct QuantizedLinearSpec {
   Adapters adapters = {};
 };
 
-// inputs {x[rows, in], w[out, in] int8, scales[1, out] fp32, b[1, out] (optional), then u and up of each adapter}
-// outputs {y[rows, out], pre[rows, out] if keeps_pre_activation()}; pre may be absent where no gradient is wanted
+// inputs {x[rows, in], w[out, in] int8, scales[1, out] fp32, b[1, out] (optional), then u and up of
+// each adapter} outputs {y[rows, out], pre[rows, out] if keeps_pre_activation()}; pre may be absent
+// where no gradient is wanted
 OpPtr quantized_linear(const QuantizedLinearSpec& spec);
 
 // The operators by name, for their kernels on other devices.

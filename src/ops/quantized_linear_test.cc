@@ -27,7 +27,8 @@ Row quantized(const double* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) most = std::max(most, std::abs(x[i]));
   Row row{{}, double(float(most) / kQuantizedMax)};
   for (int64_t i = 0; i < n; ++i) {
-    row.integers.push_back(most == 0.0 ? 0.0 : std::nearbyint(double(float(x[i]) * (kQuantizedMax / float(most)))));
+    row.integers.push_back(
+        most == 0.0 ? 0.0 : std::nearbyint(double(float(x[i]) * (kQuantizedMax / float(most)))));
   }
   return row;
 }
@@ -35,18 +36,20 @@ Row quantized(const double* x, int64_t n) {
 Node node_of(OpHarness& h, Activation activation, const Shape& shape, bool bias = true) {
   const ValueId exact = h.random(shape.out, shape.in, 1.0 / std::sqrt(double(shape.in)));
   const ValueId w = h.value(shape.out, shape.in, DType::kI8), scales = h.value(1, shape.out);
-  quantize_rows(h.tensor(exact).f32(), shape.out, shape.in, static_cast<int8_t*>(h.tensor(w).data), h.tensor(scales).f32());
+  quantize_rows(h.tensor(exact).f32(), shape.out, shape.in, static_cast<int8_t*>(h.tensor(w).data),
+                h.tensor(scales).f32());
   Node node = {.op = quantized_linear({activation}),
                .inputs = {kNoValue, w, scales, bias ? h.random(1, shape.out) : kNoValue},
                .outputs = {h.value(shape.rows, shape.out)}};
-  node.inputs[0] = h.random(shape.rows, shape.in);  // last, so that its first rows do not depend on how many there are
+  node.inputs[0] = h.random(
+      shape.rows, shape.in);  // last, so that its first rows do not depend on how many there are
   if (keeps_pre_activation(activation)) node.outputs.push_back(h.value(shape.rows, shape.out));
   return node;
 }
 
 void check_case(Activation activation, const Shape& shape, bool accumulate, uint64_t seed) {
-  SCOPED_TRACE(testing::Message() << "activation " << int(activation) << ", rows " << shape.rows << ", in " << shape.in
-                                  << ", out " << shape.out);
+  SCOPED_TRACE(testing::Message() << "activation " << int(activation) << ", rows " << shape.rows
+                                  << ", in " << shape.in << ", out " << shape.out);
   const Batch batch;
   OpHarness h(batch, seed);
   const bool bias = seed % 3 != 0;
@@ -61,15 +64,19 @@ void check_case(Activation activation, const Shape& shape, bool accumulate, uint
     const Row row = quantized(x.data() + r * shape.in, shape.in);
     for (int64_t o = 0; o < shape.out; ++o) {
       double sum = 0.0;
-      for (int64_t i = 0; i < shape.in; ++i) sum += row.integers[size_t(i)] * w[size_t(o * shape.in + i)];
+      for (int64_t i = 0; i < shape.in; ++i) {
+        sum += row.integers[size_t(i)] * w[size_t(o * shape.in + i)];
+      }
       largest_product = std::max(largest_product, std::abs(sum * row.scale * scales[size_t(o)]));
       pre.push_back(sum * row.scale * scales[size_t(o)] + b[size_t(o)]);
       y.push_back(activate(activation, pre.back()));
     }
   }
-  // Integer sums are exact: what rounds are the conversion, two factors, the bias and the activation.
+  // Integer sums are exact: what rounds are the conversion, two factors, the bias and the
+  // activation.
   const double pre_error = 4.0 * kEps * (largest_product + largest(b));
-  EXPECT_TRUE(close("y", h.doubles(node.outputs[0]), y, 1.13 * pre_error + 4e-7 + kEps * largest(y), seed));
+  EXPECT_TRUE(
+      close("y", h.doubles(node.outputs[0]), y, 1.13 * pre_error + 4e-7 + kEps * largest(y), seed));
   if (keeps_pre_activation(activation)) {
     EXPECT_TRUE(close("pre", h.doubles(node.outputs[1]), pre, pre_error, seed));
   }
@@ -82,22 +89,27 @@ void check_case(Activation activation, const Shape& shape, bool accumulate, uint
   for (size_t i = 0; i < w.size(); ++i) exact[i] = w[i] * scales[i / size_t(shape.in)];
   for (int64_t r = 0; r < shape.rows; ++r) {
     for (int64_t o = 0; o < shape.out; ++o) {
-      const double d = dy[size_t(r * shape.out + o)] * slope(activation, pre[size_t(r * shape.out + o)]);
+      const double d =
+          dy[size_t(r * shape.out + o)] * slope(activation, pre[size_t(r * shape.out + o)]);
       db[size_t(o)] += d;
-      for (int64_t i = 0; i < shape.in; ++i) dx[size_t(r * shape.in + i)] += d * exact[size_t(o * shape.in + i)];
+      for (int64_t i = 0; i < shape.in; ++i) {
+        dx[size_t(r * shape.in + i)] += d * exact[size_t(o * shape.in + i)];
+      }
     }
   }
   // As in linear_test.cc.
   const double relative = pre_error + 16.0 * kEps, before = 16.0 * kEps;
-  const double dx_error = relative * 1.13 * largest_row_norm(dy, size_t(shape.out)) * largest_column_norm(exact, size_t(shape.in));
-  const double db_error = relative * 1.13 * largest_column_norm(dy, size_t(shape.out)) * std::sqrt(double(shape.rows));
+  const double dx_error = relative * 1.13 * largest_row_norm(dy, size_t(shape.out)) *
+                          largest_column_norm(exact, size_t(shape.in));
+  const double db_error =
+      relative * 1.13 * largest_column_norm(dy, size_t(shape.out)) * std::sqrt(double(shape.rows));
   EXPECT_TRUE(close("dx", h.gained(node.inputs[0]), dx, dx_error + before, seed));
   if (bias) {
     EXPECT_TRUE(close("db", h.gained(node.inputs[3]), db, db_error + before, seed));
   }
 }
 
-constexpr Shape kShapes[] = {{1, 1, 1},   {3, 3, 3},    {6, 33, 34},   {7, 5, 9},      {13, 17, 31},
+constexpr Shape kShapes[] = {{1, 1, 1},    {3, 3, 3},    {6, 33, 34},   {7, 5, 9},     {13, 17, 31},
                              {33, 67, 65}, {193, 36, 7}, {200, 64, 97}, {25, 130, 300}};
 
 void check_all() {
@@ -130,8 +142,8 @@ TEST(QuantizedLinear, DoesNotDependOnThreadsOrOtherRows) {
   expect_same_on_two_threads([&] { return std::vector<std::vector<float>>{first_row(210)}; });
 }
 
-// With adapters: what the layer gives without them and without activation, plus theirs, then the activation; and their
-// gradients are those of a layer in fp32.
+// With adapters: what the layer gives without them and without activation, plus theirs, then the
+// activation; and their gradients are those of a layer in fp32.
 TEST(QuantizedLinear, AddsAdaptersBeforeTheActivation) {
   for (Activation activation : kAllActivations) {
     const Batch batch;
@@ -141,13 +153,16 @@ TEST(QuantizedLinear, AddsAdaptersBeforeTheActivation) {
     const Node plain = {quantized_linear({}), node.inputs, {h.value(shape.rows, shape.out)}};
     h.forward(plain);
     const ValueId u = h.random(shape.rows, 3), up = h.random(8, 3);
-    node.op = quantized_linear({.activation = activation, .adapters = {.first_columns = {16}, .scale = 0.5f}});
+    node.op = quantized_linear(
+        {.activation = activation, .adapters = {.first_columns = {16}, .scale = 0.5f}});
     node.inputs.insert(node.inputs.end(), {u, up});
     h.forward(node);
     Doubles pre = h.doubles(plain.outputs[0]), y(pre.size());
     for (size_t r = 0; r < 20; ++r) {
       for (size_t o = 0; o < 8; ++o) {
-        for (size_t i = 0; i < 3; ++i) pre[r * 24 + 16 + o] += 0.5 * h.doubles(u)[r * 3 + i] * h.doubles(up)[o * 3 + i];
+        for (size_t i = 0; i < 3; ++i) {
+          pre[r * 24 + 16 + o] += 0.5 * h.doubles(u)[r * 3 + i] * h.doubles(up)[o * 3 + i];
+        }
       }
     }
     for (size_t i = 0; i < pre.size(); ++i) y[i] = activate(activation, pre[i]);
@@ -180,8 +195,8 @@ TEST(QuantizedLinear, SumsDoNotOverflow) {
     for (int64_t rows : {1, 7}) {
       OpHarness h(batch, 1);
       const Node node = {quantized_linear({}),
-                         {h.filled(rows, kIn, std::vector<float>(size_t(rows * kIn), -2.0f)), h.value(1, kIn, DType::kI8),
-                          h.filled(1, 1, {1.0f}), kNoValue},
+                         {h.filled(rows, kIn, std::vector<float>(size_t(rows * kIn), -2.0f)),
+                          h.value(1, kIn, DType::kI8), h.filled(1, 1, {1.0f}), kNoValue},
                          {h.value(rows, 1)}};
       std::memset(h.tensor(node.inputs[1]).data, -127, kIn);
       h.forward(node);
@@ -192,7 +207,8 @@ TEST(QuantizedLinear, SumsDoNotOverflow) {
 
 TEST(QuantizedLinear, LetsNanThrough) {
   const Batch batch;
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     OpHarness h(batch, 2);
     const Node node = node_of(h, Activation::kNone, {9, 40, 8});
     h.tensor(node.inputs[0]).f32()[40 + 7] = bad;
@@ -207,10 +223,13 @@ TEST(Quantize, RoundsToTheNearestMultipleOfTheScale) {
     for (int64_t cols : {1, 5, 16, 67}) {
       const Batch batch;
       OpHarness h(batch, uint64_t(cols));
-      const ValueId x = h.random(3, cols), q = h.value(3, cols, DType::kI8), scales = h.value(1, 3), back = h.value(3, cols);
+      const ValueId x = h.random(3, cols), q = h.value(3, cols, DType::kI8), scales = h.value(1, 3),
+                    back = h.value(3, cols);
       std::fill_n(h.tensor(x).f32() + cols, cols, 0.0f);
-      quantize_rows(h.tensor(x).f32(), 3, cols, static_cast<int8_t*>(h.tensor(q).data), h.tensor(scales).f32());
-      dequantize_rows(static_cast<const int8_t*>(h.tensor(q).data), h.tensor(scales).f32(), 3, cols, h.tensor(back).f32());
+      quantize_rows(h.tensor(x).f32(), 3, cols, static_cast<int8_t*>(h.tensor(q).data),
+                    h.tensor(scales).f32());
+      dequantize_rows(static_cast<const int8_t*>(h.tensor(q).data), h.tensor(scales).f32(), 3, cols,
+                      h.tensor(back).f32());
       const std::vector<int8_t> got = bytes(h, q);
       const Doubles values = h.doubles(x), restored = h.doubles(back);
       for (int64_t r = 0; r < 3; ++r) {

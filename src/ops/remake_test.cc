@@ -1,5 +1,5 @@
-// Outputs that are made again from what is kept have the bits of the forward pass, on every instruction set and for every
-// width.
+// Outputs that are made again from what is kept have the bits of the forward pass, on every
+// instruction set and for every width.
 #include "ops/linear.h"
 #include "ops/op_test_util.h"
 #include "ops/residual_norm.h"
@@ -17,7 +17,8 @@ void expect_same_bits(OpHarness& h, const Node& node, Part part) {
   const Tensor y = h.tensor(node.outputs[0]);
   const ValueId again = h.value(y.rows, y.cols);
   h.emit(remake->op, remake->inputs, {again});
-  EXPECT_EQ(h.floats(again), h.floats(node.outputs[0])) << node.op->name() << ", " << y.cols << " columns";
+  EXPECT_EQ(h.floats(again), h.floats(node.outputs[0]))
+      << node.op->name() << ", " << y.cols << " columns";
 }
 
 TEST(Remake, ActivationsFollowFromTheirArgument) {
@@ -47,14 +48,18 @@ TEST(Remake, NormsFollowFromSumAndStatistics) {
                         {x, h.random(13, width), gamma, beta},
                         {h.value(13, width), h.value(13, width), h.value(13, 2)}},
                        Part::kNorms);
-      expect_same_bits(h, {layer_norm({.hidden = width}), {x, gamma, beta}, {h.value(13, width), h.value(13, 2)}}, Part::kNorms);
+      expect_same_bits(
+          h,
+          {layer_norm({.hidden = width}), {x, gamma, beta}, {h.value(13, width), h.value(13, 2)}},
+          Part::kNorms);
     }
   });
 }
 
 // Without what it would be made from.
 TEST(Remake, IsNotOfferedWhereNothingIsKept) {
-  const Node plain{linear({}), {0, 1, 2}, {3}}, inference{linear({.activation = Activation::kGelu}), {0, 1, 2}, {3, kNoValue}};
+  const Node plain{linear({}), {0, 1, 2}, {3}},
+      inference{linear({.activation = Activation::kGelu}), {0, 1, 2}, {3, kNoValue}};
   EXPECT_FALSE(plain.op->remake(plain, 0).has_value());
   EXPECT_FALSE(inference.op->remake(inference, 0).has_value());
   const Node norm{residual_norm({}), {0, 1, 2, 3}, {4, kNoValue, kNoValue}};

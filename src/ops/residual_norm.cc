@@ -23,9 +23,9 @@ struct NormForwardArguments {
   const float* x;         // [rows, hidden]; null for layer_norm: then the input is `sum`
   const float* residual;  // [rows, hidden]
   const float *gamma, *beta;
-  float* sum;    // [rows, hidden]
-  float* y;      // [rows, hidden]; may be the same as sum
-  float* stats;  // [rows, 2] or null
+  float* sum;                          // [rows, hidden]
+  float* y;                            // [rows, hidden]; may be the same as sum
+  float* stats;                        // [rows, 2] or null
   const float* known_stats = nullptr;  // [rows, 2] where they need not be computed
 };
 
@@ -115,7 +115,8 @@ void NormParameterGradient(const NormBackwardArguments& a, int64_t rows, size_t 
                       });
 }
 
-void NormBiasGradient(const NormBackwardArguments& a, float* dbias, int64_t rows, size_t begin, size_t end) {
+void NormBiasGradient(const NormBackwardArguments& a, float* dbias, int64_t rows, size_t begin,
+                      size_t end) {
   const FloatTag d;
   add_column_sums(rows, begin, end, dbias, nullptr,
                   [&](int64_t t, size_t i, auto access, FloatVector& sum, FloatVector&)
@@ -180,7 +181,8 @@ void NormGradient::run(const Call& call) const {
   });
   if (call.out.size() > 4 && call.out[4]) {
     over_ranges(dy.cols, kColumnGrain, [&](int64_t begin, int64_t end) {
-      HWY_DYNAMIC_DISPATCH(NormBiasGradient)(arguments, call.out[4].f32(), dy.rows, size_t(begin), size_t(end));
+      HWY_DYNAMIC_DISPATCH(NormBiasGradient)
+      (arguments, call.out[4].f32(), dy.rows, size_t(begin), size_t(end));
     });
   }
 }
@@ -226,13 +228,16 @@ void NormAgain::run(const Call& call) const {
 std::optional<Remake> ResidualNorm::remake(const Node& node, size_t which) const {
   const ValueId sum = node.outputs[1], stats = node.outputs[2];
   if (which != 0 || sum == kNoValue || stats == kNoValue) return {};
-  return Remake{std::make_shared<NormAgain>(), {sum, stats, node.inputs[2], node.inputs[3]}, Part::kNorms};
+  return Remake{
+      std::make_shared<NormAgain>(), {sum, stats, node.inputs[2], node.inputs[3]}, Part::kNorms};
 }
 
 std::optional<Remake> LayerNorm::remake(const Node& node, size_t which) const {
   const ValueId stats = node.outputs[1];
   if (which != 0 || stats == kNoValue) return {};
-  return Remake{std::make_shared<NormAgain>(), {node.inputs[0], stats, node.inputs[1], node.inputs[2]}, Part::kNorms};
+  return Remake{std::make_shared<NormAgain>(),
+                {node.inputs[0], stats, node.inputs[1], node.inputs[2]},
+                Part::kNorms};
 }
 
 void ResidualNorm::backward(const Node& node, GradientWriter& writer) const {
@@ -247,8 +252,8 @@ void ResidualNorm::backward(const Node& node, GradientWriter& writer) const {
   const auto dgamma = writer.gradient_for(node.inputs[2]),
              dbeta = writer.gradient_for(node.inputs[3]);
   if (!dx && !dresidual && !dgamma && !dbeta) return;
-  const NormGradient::Spec gradient = {spec.dropout, spec.site, dresidual.accumulate,
-                                       dx.accumulate, spec.rows};
+  const NormGradient::Spec gradient = {spec.dropout, spec.site, dresidual.accumulate, dx.accumulate,
+                                       spec.rows};
   writer.emit(std::make_shared<NormGradient>(gradient),
               {dy, dsum, writer.saved(sum), writer.saved(stats), writer.saved(node.inputs[2])},
               {dresidual.value, dx.value, dgamma.value, dbeta.value});

@@ -34,8 +34,8 @@ OpPtr layer_norm(const LayerNormSpec& spec);
 // The operators by name, for their kernels on other devices.
 
 // inputs {dy, gradient of sum from elsewhere (optional), sum, stats, gamma}
-// outputs {dresidual, dx, dgamma (+=), dbeta (+=), dx's sum over rows (+=)}, each optional; the last, which is the gradient
-// of the bias in front, comes from fusing and never together with add_x
+// outputs {dresidual, dx, dgamma (+=), dbeta (+=), dx's sum over rows (+=)}, each optional; the
+// last, which is the gradient of the bias in front, comes from fusing and never together with add_x
 class NormGradient final : public Op {
  public:
   struct Spec {
@@ -52,7 +52,8 @@ class NormGradient final : public Op {
   const Spec spec;
 };
 
-// inputs {sum[rows, hidden], stats[rows, 2], gamma, beta}; outputs {y[rows, hidden]}: a norm's output from what it keeps
+// inputs {sum[rows, hidden], stats[rows, 2], gamma, beta}; outputs {y[rows, hidden]}: a norm's
+// output from what it keeps
 class NormAgain final : public Op {
  public:
   std::string_view name() const override { return "norm_again"; }

@@ -55,8 +55,9 @@ struct Reference {
         dgamma[c] += dy[row + c] * xhat[c];
         dbeta[c] += dy[row + c];
       }
-      for (size_t c = 0; c < hidden; ++c)
+      for (size_t c = 0; c < hidden; ++c) {
         ds[row + c] = rstd * (dy[row + c] * gamma[c] - mean - xhat[c] * mean_x);
+      }
     }
     return {ds, dgamma, dbeta};
   }
@@ -70,7 +71,8 @@ struct Case {
 };
 
 Node node_of(OpHarness& h, const Case& c, int64_t count, Rows rows = Rows::kTokens) {
-  return {residual_norm({.hidden = c.hidden, .eps = c.eps, .dropout = c.dropout, .site = 4, .rows = rows}),
+  return {residual_norm(
+              {.hidden = c.hidden, .eps = c.eps, .dropout = c.dropout, .site = 4, .rows = rows}),
           {h.random(count, c.hidden), h.random(count, c.hidden, 1.0, 0.5),
            h.random(1, c.hidden, 0.3, 1.0), h.random(1, c.hidden)},
           {h.value(count, c.hidden), h.value(count, c.hidden), h.value(count, 2)}};
@@ -109,8 +111,9 @@ void check_case(const Case& c, const std::vector<int>& lengths) {
   auto expected = reference.backward(sum, gamma, dy);
   for (size_t i = 0; i < sum.size(); ++i) expected[0][i] += dsum[i];
   Doubles dx = expected[0];
-  for (size_t i = 0; i < dx.size(); ++i)
+  for (size_t i = 0; i < dx.size(); ++i) {
     dx[i] *= reference.factor(i / reference.hidden, i % reference.hidden);
+  }
   // Three terms of size rstd |dy gamma|, each off by some eps and by what xhat is off (squared
   // norms of xhat: hidden, means divide by it again); `before` is the rounding of what was there.
   const double before = 16.0 * kEps, g = largest(dy) * largest(gamma);
@@ -198,7 +201,8 @@ TEST(ResidualNorm, TakesOneRowForEachSequence) {
     for (ValueId input : node.inputs) h.want(input, true);
     h.backward(node);
     std::vector<float>& all = results.emplace_back();
-    for (ValueId v : {node.outputs[0], h.gradient(node.inputs[0]), h.gradient(node.inputs[1]), h.gradient(node.inputs[2])}) {
+    for (ValueId v : {node.outputs[0], h.gradient(node.inputs[0]), h.gradient(node.inputs[1]),
+                      h.gradient(node.inputs[2])}) {
       const std::vector<float> values = h.floats(v);
       all.insert(all.end(), values.begin(), values.end());
     }

@@ -18,7 +18,8 @@ struct Drawn {
   double log_probability = 0;
 };
 
-// The k-th largest value, or minus infinity where there are no more than k. `scratch` is overwritten.
+// The k-th largest value, or minus infinity where there are no more than k. `scratch` is
+// overwritten.
 float kth_largest(std::span<const float> values, int64_t k, std::span<float> scratch) {
   if (k <= 0 || k >= int64_t(values.size())) return -std::numeric_limits<float>::infinity();
   std::ranges::copy(values, scratch.begin());
@@ -26,8 +27,10 @@ float kth_largest(std::span<const float> values, int64_t k, std::span<float> scr
   return scratch[size_t(k - 1)];
 }
 
-// The largest value above or at which lie at least `share` of the probability of what is not below `floor`.
-float top_p_threshold(std::span<const float> values, float floor, float share, std::span<float> scratch) {
+// The largest value above or at which lie at least `share` of the probability of what is not below
+// `floor`.
+float top_p_threshold(std::span<const float> values, float floor, float share,
+                      std::span<float> scratch) {
   size_t count = 0;
   for (const float x : values) {
     if (x >= floor) scratch[count++] = x;
@@ -74,7 +77,9 @@ float sample_draw(uint64_t seed, uint64_t text, uint32_t position) {
 
 size_t Sample::workspace_bytes(const Sizing& sizing) const {
   const int64_t vocabulary = (sizing.in[0].cols + 63) / 64 * 64;
-  if (sizing.device.kind == DeviceKind::kCuda) return size_t(sizing.dims.targets * vocabulary) * sizeof(float);
+  if (sizing.device.kind == DeviceKind::kCuda) {
+    return size_t(sizing.dims.targets * vocabulary) * sizeof(float);
+  }
   return 2 * size_t(vocabulary) * sizeof(float);
 }
 
@@ -100,7 +105,9 @@ void Sample::run(const Call& call) const {
     const float inverse = spec.temperature == 0.0f ? 1.0f : 1.0f / spec.temperature;
     for (size_t id = 0; id < vocabulary; ++id) {
       float x = from[id];
-      if (seen && seen_bytes[text * vocabulary + id]) x = x > 0 ? x / spec.repetition_penalty : x * spec.repetition_penalty;
+      if (seen && seen_bytes[text * vocabulary + id]) {
+        x = x > 0 ? x / spec.repetition_penalty : x * spec.repetition_penalty;
+      }
       adjusted[id] = x * inverse;
     }
     float* const to = next.f32() + row * next.cols;
@@ -111,7 +118,8 @@ void Sample::run(const Call& call) const {
       float threshold = kth_largest(adjusted, spec.top_k, scratch);
       if (spec.top_p < 1.0f) threshold = top_p_threshold(adjusted, threshold, spec.top_p, scratch);
       const auto number = uint64_t(batch.labels[batch.row_of[token]]);
-      drawn = draw(adjusted, threshold, sample_draw(spec.seed, number, uint32_t(batch.positions[token]) + 1));
+      drawn = draw(adjusted, threshold,
+                   sample_draw(spec.seed, number, uint32_t(batch.positions[token]) + 1));
     }
     to[0] = float(drawn.id);
     to[1] = float(drawn.log_probability);

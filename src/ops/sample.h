@@ -1,9 +1,10 @@
-// The next token of each text, drawn from its logits. In the order of transformers: repetition penalty, temperature,
-// top-k, top-p. Draws are counted by (seed, number of the text, position), so they do not know how texts were batched.
+// The next token of each text, drawn from its logits. In the order of transformers: repetition
+// penalty, temperature, top-k, top-p. Draws are counted by (seed, number of the text, position), so
+// they do not know how texts were batched.
 //
-// What top-k and top-p keep is everything whose logit is not below a threshold: the k-th largest logit, and the largest
-// value above which lie at least p of the probability that top-k left. Equal logits are therefore kept or dropped
-// together.
+// What top-k and top-p keep is everything whose logit is not below a threshold: the k-th largest
+// logit, and the largest value above which lie at least p of the probability that top-k left. Equal
+// logits are therefore kept or dropped together.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,13 @@ struct SampleSpec {
 };
 
 // inputs {logits[targets, vocabulary or more]}
-// outputs {next[targets, 2] fp32: the token's id (exact below 2^24) and the logarithm of its probability among what was
-//          kept; seen[texts, vocabulary] u8, in place, absent without a repetition penalty: 1 where the text of
-//          batch.samples has held the token; tokens of this micro-batch are added before use, and a text whose position 0
-//          is among them begins anew}
-// Row i belongs to the text of token batch.target_rows[i], whose number is in batch.labels, and is drawn for the position
-// behind that token.
+// outputs {next[targets, 2] fp32: the token's id (exact below 2^24) and the logarithm of its
+// probability among what was
+//          kept; seen[texts, vocabulary] u8, in place, absent without a repetition penalty: 1 where
+//          the text of batch.samples has held the token; tokens of this micro-batch are added
+//          before use, and a text whose position 0 is among them begins anew}
+// Row i belongs to the text of token batch.target_rows[i], whose number is in batch.labels, and is
+// drawn for the position behind that token.
 OpPtr sample(const SampleSpec& spec);
 
 // The operator by name, for its kernel on other devices.

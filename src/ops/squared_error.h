@@ -1,5 +1,5 @@
-// Each sequence has one or more numbers: the mean of their squared errors. Loss and gradient come from one pass, as in
-// ops/cross_entropy.h.
+// Each sequence has one or more numbers: the mean of their squared errors. Loss and gradient come
+// from one pass, as in ops/cross_entropy.h.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ struct SquaredErrorSpec {
 };
 
 // inputs {y[sequences, numbers]}
-// outputs {loss[1, 1] fp64, += loss_scale * sum over sequences of the mean of (y - label)², dy[sequences, numbers] =
-// 2 * loss_scale / numbers * (y - label)}. Either output may be absent. Numbers that are not known (NaN) add nothing and
-// get gradient zero.
+// outputs {loss[1, 1] fp64, += loss_scale * sum over sequences of the mean of (y - label)²,
+// dy[sequences, numbers] = 2 * loss_scale / numbers * (y - label)}. Either output may be absent.
+// Numbers that are not known (NaN) add nothing and get gradient zero.
 OpPtr squared_error(const SquaredErrorSpec& spec);
 
 // The operators by name, for their kernels on other devices.

@@ -5,17 +5,23 @@
 namespace snug {
 namespace {
 
-double reference_loss(const Doubles& y, const std::vector<float>& labels, size_t numbers, double scale) {
+double reference_loss(const Doubles& y, const std::vector<float>& labels, size_t numbers,
+                      double scale) {
   double loss = 0.0;
   for (size_t i = 0; i < y.size(); ++i) {
-    if (!std::isnan(labels[i])) loss += scale / double(numbers) * (y[i] - labels[i]) * (y[i] - labels[i]);
+    if (!std::isnan(labels[i])) {
+      loss += scale / double(numbers) * (y[i] - labels[i]) * (y[i] - labels[i]);
+    }
   }
   return loss;
 }
 
-Doubles reference_gradient(const Doubles& y, const std::vector<float>& labels, size_t numbers, double scale) {
+Doubles reference_gradient(const Doubles& y, const std::vector<float>& labels, size_t numbers,
+                           double scale) {
   Doubles d;
-  for (size_t i = 0; i < y.size(); ++i) d.push_back(std::isnan(labels[i]) ? 0.0 : 2.0 * scale / double(numbers) * (y[i] - labels[i]));
+  for (size_t i = 0; i < y.size(); ++i) {
+    d.push_back(std::isnan(labels[i]) ? 0.0 : 2.0 * scale / double(numbers) * (y[i] - labels[i]));
+  }
   return d;
 }
 
@@ -43,11 +49,14 @@ TEST(SquaredError, MatchesReferenceAndAccumulates) {
       OpHarness h(packed.batch, 4);
       h.step.loss_scale = scale;
       const auto cols = int64_t(numbers);
-      const Node node = {squared_error({cols}), {h.random(11, cols)}, {h.value(1, 1, DType::kF64), h.value(11, cols)}};
+      const Node node = {squared_error({cols}),
+                         {h.random(11, cols)},
+                         {h.value(1, 1, DType::kF64), h.value(11, cols)}};
       double& loss = *static_cast<double*>(h.tensor(node.outputs[0]).data);
       loss = 5.0;
       h.forward(node);
-      const Doubles y = h.doubles(node.inputs[0]), d = reference_gradient(y, labels, numbers, scale);
+      const Doubles y = h.doubles(node.inputs[0]),
+                    d = reference_gradient(y, labels, numbers, scale);
       const double expected = reference_loss(y, labels, numbers, scale);
       EXPECT_NEAR(loss, 5.0 + expected, 1e-12 * (1.0 + expected));
       EXPECT_TRUE(close("dy", h.doubles(node.outputs[1]), d, kEps * largest(d), 4));
@@ -62,7 +71,9 @@ TEST(SquaredError, ReferenceGradientIsADerivative) {
   OpHarness h(packed.batch, 6);
   const Doubles y = h.doubles(h.random(3, 4));
   const std::vector<float> labels = random_labels(12, 1);
-  const auto f = [&](const std::vector<Doubles>& in) { return reference_loss(in[0], labels, 4, 1.0); };
+  const auto f = [&](const std::vector<Doubles>& in) {
+    return reference_loss(in[0], labels, 4, 1.0);
+  };
   EXPECT_TRUE(is_derivative(f, {y}, {reference_gradient(y, labels, 4, 1.0)}, 7));
 }
 
@@ -70,7 +81,9 @@ TEST(SquaredError, ShowsNan) {
   PackedBatch packed({1, 1}, 3);
   set_labels(packed, {1.0f, NAN});
   OpHarness h(packed.batch, 4);
-  const Node node = {squared_error({1}), {h.filled(2, 1, {1.0f, NAN})}, {h.value(1, 1, DType::kF64), h.value(2, 1)}};
+  const Node node = {squared_error({1}),
+                     {h.filled(2, 1, {1.0f, NAN})},
+                     {h.value(1, 1, DType::kF64), h.value(2, 1)}};
   double& loss = *static_cast<double*>(h.tensor(node.outputs[0]).data);
   loss = 0.0;
   h.forward(node);

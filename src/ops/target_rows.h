@@ -1,6 +1,6 @@
-// The tokens that predict something: x[tokens, hidden] -> y[targets, hidden], row i being token batch.target_rows[i].
-// Language models put their head on these alone: all tokens but the last of each text (causal), the masked ones, or in
-// generation the last of each text.
+// The tokens that predict something: x[tokens, hidden] -> y[targets, hidden], row i being token
+// batch.target_rows[i]. Language models put their head on these alone: all tokens but the last of
+// each text (causal), the masked ones, or in generation the last of each text.
 #pragma once
 
 #include "graph/op.h"

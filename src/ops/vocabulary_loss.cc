@@ -35,7 +35,8 @@ float AddBias(float* logits, const float* b, size_t vocabulary) {
     defined = defined && hn::AllTrue(d, hn::Eq(all, all));
     highest = hn::Max(highest, all);
   });
-  return defined ? hn::GetLane(hn::MaxOfLanes(d, highest)) : std::numeric_limits<float>::quiet_NaN();
+  return defined ? hn::GetLane(hn::MaxOfLanes(d, highest))
+                 : std::numeric_limits<float>::quiet_NaN();
 }
 
 // One row of logits (without the bias b, which may be null): returns -log p(target). With `scale`
@@ -67,20 +68,24 @@ double VocabularyLossRow(float* logits, const float* b, size_t vocabulary, int32
   return std::log(sum) + (double(max) - at_target);  // the difference first: max may be huge
 }
 
-// The same with a teacher, by the formulas of ops/distillation.h; the student's row becomes its gradient.
+// The same with a teacher, by the formulas of ops/distillation.h; the student's row becomes its
+// gradient.
 double DistilledLossRow(const DistilledRow& row, const Distillation& distillation, float scale) {
   const FloatTag d;
   const float max = AddBias(row.logits, row.bias, row.vocabulary);
   const float teacher_max = AddBias(row.teacher, row.teacher_bias, row.vocabulary);
   if (std::isnan(max) || std::isnan(teacher_max)) return std::numeric_limits<double>::quiet_NaN();
-  const double at_target = row.logits[row.target], temperature = distillation.temperature, alpha = distillation.alpha;
+  const double at_target = row.logits[row.target], temperature = distillation.temperature,
+               alpha = distillation.alpha;
   const FloatVector inverse = hn::Set(d, 1.0f / distillation.temperature);
-  double hard = 0.0, soft = 0.0, taught = 0.0;  // sums of exponentials, the last two of logits / temperature
+  double hard = 0.0, soft = 0.0,
+         taught = 0.0;  // sums of exponentials, the last two of logits / temperature
   for (size_t strip = 0; strip < row.vocabulary; strip += kStrip) {
     FloatVector hard_part = hn::Zero(d), soft_part = hn::Zero(d), taught_part = hn::Zero(d);
     over_row(std::min(kStrip, row.vocabulary - strip), [&](size_t i, auto access) HWY_ATTR {
       const FloatVector s = hn::Sub(access.load(d, row.logits + strip + i), hn::Set(d, max));
-      const FloatVector t = hn::Sub(access.load(d, row.teacher + strip + i), hn::Set(d, teacher_max));
+      const FloatVector t =
+          hn::Sub(access.load(d, row.teacher + strip + i), hn::Set(d, teacher_max));
       hard_part = hn::Add(hard_part, access.present(d, vector_exp(s)));
       soft_part = hn::Add(soft_part, access.present(d, vector_exp(hn::Mul(s, inverse))));
       taught_part = hn::Add(taught_part, access.present(d, vector_exp(hn::Mul(t, inverse))));
@@ -91,7 +96,8 @@ double DistilledLossRow(const DistilledRow& row, const Distillation& distillatio
   }
   const double share = double(scale) * alpha * temperature;
   const FloatVector hard_factor = hn::Set(d, float(double(scale) * (1.0 - alpha) / hard));
-  const FloatVector soft_factor = hn::Set(d, float(share / soft)), taught_factor = hn::Set(d, float(share / taught));
+  const FloatVector soft_factor = hn::Set(d, float(share / soft)),
+                    taught_factor = hn::Set(d, float(share / taught));
   const FloatVector log_ratio = hn::Set(d, float(std::log(soft) - std::log(taught)));
   double divergence = 0.0;  // times `taught`
   for (size_t strip = 0; strip < row.vocabulary; strip += kStrip) {
@@ -99,11 +105,15 @@ double DistilledLossRow(const DistilledRow& row, const Distillation& distillatio
     over_row(std::min(kStrip, row.vocabulary - strip), [&](size_t i, auto access) HWY_ATTR {
       float* const at = row.logits + strip + i;
       const FloatVector s = hn::Sub(access.load(d, at), hn::Set(d, max));
-      const FloatVector t = hn::Sub(access.load(d, row.teacher + strip + i), hn::Set(d, teacher_max));
+      const FloatVector t =
+          hn::Sub(access.load(d, row.teacher + strip + i), hn::Set(d, teacher_max));
       const FloatVector taught_term = vector_exp(hn::Mul(t, inverse));
-      part = hn::Add(part, access.present(d, hn::Mul(taught_term, hn::MulAdd(hn::Sub(t, s), inverse, log_ratio))));
+      part = hn::Add(
+          part,
+          access.present(d, hn::Mul(taught_term, hn::MulAdd(hn::Sub(t, s), inverse, log_ratio))));
       const FloatVector soft_term = vector_exp(hn::Mul(s, inverse));
-      const FloatVector difference = hn::NegMulAdd(taught_term, taught_factor, hn::Mul(soft_term, soft_factor));
+      const FloatVector difference =
+          hn::NegMulAdd(taught_term, taught_factor, hn::Mul(soft_term, soft_factor));
       access.store(hn::MulAdd(vector_exp(s), hard_factor, difference), d, at);
     });
     divergence += double(sum_of_lanes(part));
@@ -118,9 +128,8 @@ void VocabularyBiasGradient(const float* dlogits, int64_t rows, size_t stride, s
                             size_t end, float* db) {
   const FloatTag d;
   add_column_sums(rows, begin, end, db, nullptr,
-                  [&](int64_t row, size_t i, auto access, FloatVector& sum, FloatVector&) HWY_ATTR {
-                    sum = access.load(d, dlogits + size_t(row) * stride + i);
-                  });
+                  [&](int64_t row, size_t i, auto access, FloatVector& sum, FloatVector&)
+                      HWY_ATTR { sum = access.load(d, dlogits + size_t(row) * stride + i); });
 }
 
 }  // namespace snug::HWY_NAMESPACE
@@ -157,16 +166,18 @@ struct Gradients {
   Tensor dx, dw, db;  // each optional
 };
 
-void run_chunks(const Call& call, int64_t chunk, int64_t vocabulary, const Gradients& gradients, bool with_gradient,
-                const Distillation& distillation) {
+void run_chunks(const Call& call, int64_t chunk, int64_t vocabulary, const Gradients& gradients,
+                bool with_gradient, const Distillation& distillation) {
   const Tensor &x = call.in[0], &w = call.in[1], &loss = call.out[0];
   const float* const b = call.in.size() > 2 ? call.in[2].f32() : nullptr;
   const int64_t stride = w.rows, most = std::min(chunk, x.rows);
   if (vocabulary == 0) vocabulary = stride;
   SNUG_CHECK(x.cols == w.cols && vocabulary <= stride && loss.dtype == DType::kF64);
   const auto optional_input = [&](size_t i) { return call.in.size() > i ? call.in[i] : Tensor(); };
-  const Tensor teacher_x = optional_input(3), teacher_w = optional_input(4), teacher_b = optional_input(5);
-  SNUG_CHECK(!teacher_x || (with_gradient && teacher_x.cols == teacher_w.cols && teacher_w.rows == stride));
+  const Tensor teacher_x = optional_input(3), teacher_w = optional_input(4),
+               teacher_b = optional_input(5);
+  SNUG_CHECK(!teacher_x ||
+             (with_gradient && teacher_x.cols == teacher_w.cols && teacher_w.rows == stride));
   auto* const losses = reinterpret_cast<double*>(call.workspace.data());
   auto* const logits = reinterpret_cast<float*>(losses + most);
   float* const teacher_logits = logits + most * stride;
@@ -178,27 +189,31 @@ void run_chunks(const Call& call, int64_t chunk, int64_t vocabulary, const Gradi
     const float* const x_chunk = x.f32() + first * x.cols;
     product_nt(dims, x_chunk, w.f32(), logits, Write::kOverwrite);
     if (teacher_x) {
-      product_nt({rows, teacher_x.cols, stride}, teacher_x.f32() + first * teacher_x.cols, teacher_w.f32(), teacher_logits,
-                 Write::kOverwrite);
+      product_nt({rows, teacher_x.cols, stride}, teacher_x.f32() + first * teacher_x.cols,
+                 teacher_w.f32(), teacher_logits, Write::kOverwrite);
     }
     over_ranges(rows, 1, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int32_t target = call.batch->target_ids[first + row];
         SNUG_CHECK(target >= 0 && target < vocabulary);
-        losses[row] =
-            teacher_x ? HWY_DYNAMIC_DISPATCH(DistilledLossRow)({logits + row * stride, b, teacher_logits + row * stride,
-                                                               teacher_b.f32(), size_t(vocabulary), target},
-                                                              distillation, scale)
-                      : HWY_DYNAMIC_DISPATCH(VocabularyLossRow)(logits + row * stride, b, size_t(vocabulary), target, scale);
+        losses[row] = teacher_x ? HWY_DYNAMIC_DISPATCH(DistilledLossRow)(
+                                      {logits + row * stride, b, teacher_logits + row * stride,
+                                       teacher_b.f32(), size_t(vocabulary), target},
+                                      distillation, scale)
+                                : HWY_DYNAMIC_DISPATCH(VocabularyLossRow)(
+                                      logits + row * stride, b, size_t(vocabulary), target, scale);
         std::fill(logits + row * stride + vocabulary, logits + (row + 1) * stride, 0.0f);
       }
     });
     for (int64_t row = 0; row < rows; ++row) total += losses[row];
-    if (gradients.dx) product_nn(dims, logits, w.f32(), gradients.dx.f32() + first * x.cols, Write::kOverwrite);
+    if (gradients.dx) {
+      product_nn(dims, logits, w.f32(), gradients.dx.f32() + first * x.cols, Write::kOverwrite);
+    }
     if (gradients.dw) product_tn(dims, logits, x_chunk, gradients.dw.f32());
     if (gradients.db) {
       over_ranges(vocabulary, kColumnGrain, [&](int64_t begin, int64_t end) {
-        HWY_DYNAMIC_DISPATCH(VocabularyBiasGradient)(logits, rows, size_t(stride), size_t(begin), size_t(end), gradients.db.f32());
+        HWY_DYNAMIC_DISPATCH(VocabularyBiasGradient)
+        (logits, rows, size_t(stride), size_t(begin), size_t(end), gradients.db.f32());
       });
     }
   }
@@ -212,7 +227,8 @@ size_t VocabularyLossGradient::workspace_bytes(const Sizing& sizing) const {
 }
 
 void VocabularyLossGradient::run(const Call& call) const {
-  run_chunks(call, chunk, vocabulary, {call.out[1], call.out[2], call.out[3]}, /*with_gradient=*/true, distillation);
+  run_chunks(call, chunk, vocabulary, {call.out[1], call.out[2], call.out[3]},
+             /*with_gradient=*/true, distillation);
 }
 
 size_t VocabularyLoss::workspace_bytes(const Sizing& sizing) const {
@@ -220,7 +236,9 @@ size_t VocabularyLoss::workspace_bytes(const Sizing& sizing) const {
 }
 
 void VocabularyLoss::run(const Call& call) const {
-  if (!spec.with_gradient) run_chunks(call, spec.chunk, spec.vocabulary, {}, /*with_gradient=*/false, spec.distillation);
+  if (!spec.with_gradient) {
+    run_chunks(call, spec.chunk, spec.vocabulary, {}, /*with_gradient=*/false, spec.distillation);
+  }
 }
 
 void VocabularyLoss::backward(const Node& node, GradientWriter& writer) const {
@@ -229,12 +247,17 @@ void VocabularyLoss::backward(const Node& node, GradientWriter& writer) const {
   const auto db = b == kNoValue ? GradientWriter::Target() : writer.gradient_for(b);
   SNUG_CHECK(!dx.accumulate);  // the head is the only one to read its input
   std::vector<ValueId> inputs;
-  for (const ValueId input : node.inputs) inputs.push_back(input == kNoValue ? input : writer.saved(input));
-  writer.emit(std::make_shared<VocabularyLossGradient>(spec.chunk, spec.vocabulary, spec.distillation), std::move(inputs),
-              {node.outputs[0], dx.value, dw.value, db.value});
+  for (const ValueId input : node.inputs) {
+    inputs.push_back(input == kNoValue ? input : writer.saved(input));
+  }
+  writer.emit(
+      std::make_shared<VocabularyLossGradient>(spec.chunk, spec.vocabulary, spec.distillation),
+      std::move(inputs), {node.outputs[0], dx.value, dw.value, db.value});
 }
 
-OpPtr vocabulary_loss(const VocabularyLossSpec& spec) { return std::make_shared<VocabularyLoss>(spec); }
+OpPtr vocabulary_loss(const VocabularyLossSpec& spec) {
+  return std::make_shared<VocabularyLoss>(spec);
+}
 
 }  // namespace snug
 #endif  // HWY_ONCE

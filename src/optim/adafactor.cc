@@ -41,7 +41,8 @@ namespace snug::HWY_NAMESPACE {
 double AdafactorRowSquares(const float* row, size_t cols) { return squares_of(row, cols); }
 
 // sums[c] := sum over the rows of g[r, c]^2 for up to kStripColumns columns.
-void AdafactorColumnSquares(const float* g, size_t rows, size_t stride, size_t columns, double* HWY_RESTRICT sums) {
+void AdafactorColumnSquares(const float* g, size_t rows, size_t stride, size_t columns,
+                            double* HWY_RESTRICT sums) {
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> df;
   std::fill(sums, sums + kStripColumns, 0.0);
@@ -55,8 +56,8 @@ void AdafactorColumnSquares(const float* g, size_t rows, size_t stride, size_t c
   }
 }
 
-// Calls body(row, column, row factor, column factors) for tiles of columns and all rows of each: the roots of a tile's
-// columns are taken once.
+// Calls body(row, column, row factor, column factors) for tiles of columns and all rows of each:
+// the roots of a tile's columns are taken once.
 template <class Body>
 HWY_INLINE void over_tiles(const FactoredRows& a, const Body& body) {
   constexpr int64_t kTile = 1024;
@@ -80,7 +81,8 @@ double AdafactorUpdateSquares(const FactoredRows& rows) {
     auto squares = hn::Zero(d);
     size_t c = 0;
     for (; c + hn::Lanes(d) <= count; c += hn::Lanes(d)) {
-      const auto u = hn::Mul(hn::LoadU(d, g + c), hn::Mul(hn::LoadU(d, of_column + c), hn::Set(d, of_row)));
+      const auto u =
+          hn::Mul(hn::LoadU(d, g + c), hn::Mul(hn::LoadU(d, of_column + c), hn::Set(d, of_row)));
       squares = hn::MulAdd(u, u, squares);
     }
     float rest = hn::GetLane(hn::SumOfLanes(d, squares));
@@ -100,7 +102,8 @@ void AdafactorApply(const FactoredRows& rows, const Application& application) {
     const float* const g = rows.g + at;
     float* const w = rows.w + at;
     const auto apply = [&](auto tag, size_t c) HWY_ATTR {
-      const auto u = hn::Mul(hn::LoadU(tag, g + c), hn::Mul(hn::LoadU(tag, of_column + c), hn::Set(tag, of_row)));
+      const auto u = hn::Mul(hn::LoadU(tag, g + c),
+                             hn::Mul(hn::LoadU(tag, of_column + c), hn::Set(tag, of_row)));
       const auto kept = hn::Mul(hn::LoadU(tag, w + c), hn::Set(tag, application.keep));
       hn::StoreU(hn::NegMulAdd(hn::Set(tag, application.rate), u, kept), tag, w + c);
     };
@@ -159,30 +162,43 @@ AdafactorFactors adafactor_factors(const OptimizerStep& step) {
           .gradient = float(step.gradient_scale)};
 }
 
-void adafactor_matrix(std::span<float> w, std::span<const float> g, std::span<float> rows, std::span<float> columns,
-                      const OptimizerStep& step) {
+void adafactor_matrix(std::span<float> w, std::span<const float> g, std::span<float> rows,
+                      std::span<float> columns, const OptimizerStep& step) {
   const auto row_count = int64_t(rows.size()), cols = int64_t(columns.size());
   SNUG_CHECK(g.size() == w.size() && w.size() == rows.size() * columns.size() && step.step >= 1);
   const AdafactorFactors factors = adafactor_factors(step);
   const double scale = double(factors.gradient) * double(factors.gradient);
   const bool threads = row_count * cols > kWorthThreads;
-  const auto mix = [&](float& v, double mean) { v = float(factors.old_v * double(v) + factors.new_v * (mean + kAdafactorSmallest)); };
+  const auto mix = [&](float& v, double mean) {
+    v = float(factors.old_v * double(v) + factors.new_v * (mean + kAdafactorSmallest));
+  };
 #pragma omp parallel for schedule(static) if (threads)
   for (int64_t r = 0; r < row_count; ++r) {
-    mix(rows[size_t(r)], scale * HWY_DYNAMIC_DISPATCH(AdafactorRowSquares)(g.data() + r * cols, size_t(cols)) / double(cols));
+    mix(rows[size_t(r)],
+        scale * HWY_DYNAMIC_DISPATCH(AdafactorRowSquares)(g.data() + r * cols, size_t(cols)) /
+            double(cols));
   }
 #pragma omp parallel for schedule(static) if (threads)
   for (int64_t begin = 0; begin < cols; begin += int64_t(kStripColumns)) {
     double sums[kStripColumns];
     const auto count = size_t(std::min(int64_t(kStripColumns), cols - begin));
-    HWY_DYNAMIC_DISPATCH(AdafactorColumnSquares)(g.data() + begin, size_t(row_count), size_t(cols), count, sums);
-    for (size_t c = 0; c < count; ++c) mix(columns[size_t(begin) + c], scale * sums[c] / double(row_count));
+    HWY_DYNAMIC_DISPATCH(AdafactorColumnSquares)
+    (g.data() + begin, size_t(row_count), size_t(cols), count, sums);
+    for (size_t c = 0; c < count; ++c) {
+      mix(columns[size_t(begin) + c], scale * sums[c] / double(row_count));
+    }
   }
   double mean_row = 0.0;
   for (float row : rows) mean_row += double(row) / double(row_count);
   const auto piece = [&](int64_t begin, int64_t end) {
-    return FactoredRows{w.data() + begin * cols, g.data() + begin * cols, rows.data() + begin, columns.data(),
-                        end - begin,             cols,                    mean_row,            factors.gradient};
+    return FactoredRows{w.data() + begin * cols,
+                        g.data() + begin * cols,
+                        rows.data() + begin,
+                        columns.data(),
+                        end - begin,
+                        cols,
+                        mean_row,
+                        factors.gradient};
   };
   const double squares = sum_over_pieces(row_count, threads, [&](int64_t begin, int64_t end) {
     return HWY_DYNAMIC_DISPATCH(AdafactorUpdateSquares)(piece(begin, end));
@@ -195,14 +211,16 @@ void adafactor_matrix(std::span<float> w, std::span<const float> g, std::span<fl
 }
 
 // Biases and norms: too small to be worth vectors.
-void adafactor_vector(std::span<float> w, std::span<const float> g, std::span<float> v, const OptimizerStep& step) {
+void adafactor_vector(std::span<float> w, std::span<const float> g, std::span<float> v,
+                      const OptimizerStep& step) {
   SNUG_CHECK(g.size() == w.size() && v.size() == w.size() && step.step >= 1);
   const AdafactorFactors factors = adafactor_factors(step);
   const auto update = [&](size_t i) { return factors.gradient * g[i] / std::sqrt(v[i]); };
   double squares = 0.0;
   for (size_t i = 0; i < w.size(); ++i) {
     const double scaled = double(factors.gradient) * double(g[i]);
-    v[i] = float(factors.old_v * double(v[i]) + factors.new_v * (scaled * scaled + kAdafactorSmallest));
+    v[i] = float(factors.old_v * double(v[i]) +
+                 factors.new_v * (scaled * scaled + kAdafactorSmallest));
     squares += double(update(i)) * update(i);
   }
   const float rate = clipped_rate(factors, squares, w.size());

@@ -38,12 +38,15 @@ using CodeTag = hn::Rebind<uint8_t, FloatTag>;
 
 static_assert(kStrip == size_t(kMomentBlock));
 
-HWY_INLINE IntVector load_codes(const uint8_t* from) { return hn::PromoteTo(IntTag(), hn::LoadU(CodeTag(), from)); }
+HWY_INLINE IntVector load_codes(const uint8_t* from) {
+  return hn::PromoteTo(IntTag(), hn::LoadU(CodeTag(), from));
+}
 
-// Codes of kBits bits for x in [0, 1): of the two neighbours of x in the tree the upper one where `threshold`, in [0, 1),
-// is below the way from the lower one to x.
+// Codes of kBits bits for x in [0, 1): of the two neighbours of x in the tree the upper one where
+// `threshold`, in [0, 1), is below the way from the lower one to x.
 template <int kBits>
-HWY_INLINE IntVector tree_codes(const float* HWY_RESTRICT values, FloatVector x, FloatVector threshold) {
+HWY_INLINE IntVector tree_codes(const float* HWY_RESTRICT values, FloatVector x,
+                                FloatVector threshold) {
   const FloatTag d;
   const IntTag di;
   // The part of its decade in which x lies, from [0.1, 1) scaled to whole numbers.
@@ -67,14 +70,18 @@ HWY_INLINE IntVector tree_codes(const float* HWY_RESTRICT values, FloatVector x,
   code = hn::Min(hn::Max(code, hn::Zero(di)), hn::Set(di, (1 << kBits) - 2));
   const auto lower = hn::GatherIndex(d, values, code);
   const auto upper = hn::GatherIndex(d, values, hn::Add(code, hn::Set(di, 1)));
-  const auto up = hn::RebindMask(di, hn::Lt(hn::Mul(threshold, hn::Sub(upper, lower)), hn::Sub(x, lower)));
+  const auto up =
+      hn::RebindMask(di, hn::Lt(hn::Mul(threshold, hn::Sub(upper, lower)), hn::Sub(x, lower)));
   return hn::Add(code, hn::IfThenElseZero(up, hn::Set(di, 1)));
 }
 
-HWY_INLINE void store_codes(IntVector codes, uint8_t* to) { hn::StoreU(hn::DemoteTo(CodeTag(), codes), CodeTag(), to); }
+HWY_INLINE void store_codes(IntVector codes, uint8_t* to) {
+  hn::StoreU(hn::DemoteTo(CodeTag(), codes), CodeTag(), to);
+}
 
 // One block, all of it.
-HWY_INLINE void update_block(const EightBitArrays& a, const AdamWFactors& f, const uint16_t* draws) {
+HWY_INLINE void update_block(const EightBitArrays& a, const AdamWFactors& f,
+                             const uint16_t* draws) {
   const FloatTag d;
   const IntTag di;
   HWY_ALIGN float first[kStrip], second[kStrip];
@@ -82,7 +89,8 @@ HWY_INLINE void update_block(const EightBitArrays& a, const AdamWFactors& f, con
   const auto m_scale = hn::Set(d, *a.m_scales), v_scale = hn::Set(d, *a.v_scales);
   for (size_t i = 0; i < kStrip; i += hn::Lanes(d)) {
     const auto m_code = load_codes(a.m + i);
-    const auto magnitude = hn::GatherIndex(d, kMagnitudes.data(), hn::And(m_code, hn::Set(di, 127)));
+    const auto magnitude =
+        hn::GatherIndex(d, kMagnitudes.data(), hn::And(m_code, hn::Set(di, 127)));
     const auto sign = hn::BitCast(d, hn::ShiftLeft<31>(hn::ShiftRight<7>(m_code)));
     auto m = hn::Mul(hn::Or(magnitude, sign), m_scale);
     const auto root = hn::Mul(hn::GatherIndex(d, kPositives.data(), load_codes(a.v + i)), v_scale);
@@ -94,7 +102,8 @@ HWY_INLINE void update_block(const EightBitArrays& a, const AdamWFactors& f, con
     largest_first = hn::Max(largest_first, hn::Abs(m));
     largest_second = hn::Max(largest_second, new_root);
   }
-  float m_largest = hn::GetLane(hn::MaxOfLanes(d, largest_first)), v_largest = hn::GetLane(hn::MaxOfLanes(d, largest_second));
+  float m_largest = hn::GetLane(hn::MaxOfLanes(d, largest_first)),
+        v_largest = hn::GetLane(hn::MaxOfLanes(d, largest_second));
   if (!(m_largest >= kLeastMoment)) m_largest = 0.0f;
   if (!(v_largest >= kLeastMoment)) v_largest = 0.0f;
   *a.m_scales = m_largest / kMagnitudes.back();
@@ -103,8 +112,10 @@ HWY_INLINE void update_block(const EightBitArrays& a, const AdamWFactors& f, con
   const auto v_inverse = hn::Set(d, v_largest > 0.0f ? kPositives.back() / v_largest : 0.0f);
   for (size_t i = 0; i < kStrip; i += hn::Lanes(d)) {
     const auto m = hn::Load(d, first + i), root = hn::Load(d, second + i);
-    const auto m_code = tree_codes<7>(kMagnitudes.data(), hn::Mul(hn::Abs(m), m_inverse), hn::Set(d, 0.5f));
-    const auto sign = hn::IfThenElseZero(hn::RebindMask(di, hn::Lt(m, hn::Zero(d))), hn::Set(di, 128));
+    const auto m_code =
+        tree_codes<7>(kMagnitudes.data(), hn::Mul(hn::Abs(m), m_inverse), hn::Set(d, 0.5f));
+    const auto sign =
+        hn::IfThenElseZero(hn::RebindMask(di, hn::Lt(m, hn::Zero(d))), hn::Set(di, 128));
     store_codes(hn::Or(m_code, sign), a.m + i);
     const auto draw = hn::PromoteTo(di, hn::LoadU(hn::Rebind<uint16_t, FloatTag>(), draws + i));
     const auto threshold = hn::Mul(hn::ConvertTo(d, draw), hn::Set(d, 1.0f / 65536.0f));
@@ -115,8 +126,8 @@ HWY_INLINE void update_block(const EightBitArrays& a, const AdamWFactors& f, con
 }
 
 // Block number `block` of a parameter; `arrays` begin there.
-void Update8BitBlock(const EightBitArrays& arrays, size_t block, size_t count, const AdamWFactors& factors,
-                     const RoundingDraws& key) {
+void Update8BitBlock(const EightBitArrays& arrays, size_t block, size_t count,
+                     const AdamWFactors& factors, const RoundingDraws& key) {
   uint16_t draws[kStrip];
   strip_draws(key, RoundedArray::kSecondMoments, block * kStrip, draws);
   if (count == kStrip) return update_block(arrays, factors, draws);
@@ -146,11 +157,14 @@ HWY_EXPORT(Update8BitBlock);
 EightBitLayout eight_bit_layout(int64_t size) {
   const size_t codes = align_up(size_t(size));
   const size_t scales = align_up(size_t((size + kMomentBlock - 1) / kMomentBlock) * sizeof(float));
-  return {.second = codes, .first_scales = 2 * codes, .second_scales = 2 * codes + scales, .bytes = 2 * codes + 2 * scales};
+  return {.second = codes,
+          .first_scales = 2 * codes,
+          .second_scales = 2 * codes + scales,
+          .bytes = 2 * codes + 2 * scales};
 }
 
-void adamw_8bit(std::span<float> w, std::span<const float> g, std::byte* state, const OptimizerStep& step,
-                uint64_t parameter) {
+void adamw_8bit(std::span<float> w, std::span<const float> g, std::byte* state,
+                const OptimizerStep& step, uint64_t parameter) {
   SNUG_CHECK(g.size() == w.size() && step.step >= 1);
   const AdamWFactors factors = adamw_factors(step);
   const RoundingDraws draws = rounding_draws(step.seed, step.step, parameter);

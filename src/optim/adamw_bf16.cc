@@ -43,8 +43,8 @@ HWY_INLINE void update_strip(const HalfArrays& a, const AdamWFactors& f, const S
 }
 
 // Elements [first, first + count) of a parameter, at most a strip; `arrays` begin there.
-void UpdateBfloat16Strip(const HalfArrays& arrays, size_t first, size_t count, const AdamWFactors& factors,
-                         const RoundingDraws& key) {
+void UpdateBfloat16Strip(const HalfArrays& arrays, size_t first, size_t count,
+                         const AdamWFactors& factors, const RoundingDraws& key) {
   StripDraws draws;
   strip_draws(key, RoundedArray::kWeights, first, draws.w);
   strip_draws(key, RoundedArray::kFirstMoments, first, draws.m);
@@ -78,8 +78,8 @@ HalfMomentLayout half_moment_layout(int64_t size) {
   return {.second = bytes, .bytes = 2 * bytes};
 }
 
-void adamw_bf16(std::span<uint16_t> w, std::span<const float> g, std::byte* state, const OptimizerStep& step,
-                uint64_t parameter) {
+void adamw_bf16(std::span<uint16_t> w, std::span<const float> g, std::byte* state,
+                const OptimizerStep& step, uint64_t parameter) {
   SNUG_CHECK(g.size() == w.size() && step.step >= 1);
   const AdamWFactors factors = adamw_factors(step);
   const RoundingDraws draws = rounding_draws(step.seed, step.step, parameter);
@@ -91,7 +91,8 @@ void adamw_bf16(std::span<uint16_t> w, std::span<const float> g, std::byte* stat
   for (int64_t strip = 0; strip < strips; ++strip) {
     const int64_t begin = strip * kStripElements, count = std::min(kStripElements, size - begin);
     HWY_DYNAMIC_DISPATCH(UpdateBfloat16Strip)
-    ({w.data() + begin, g.data() + begin, m + begin, v + begin}, size_t(begin), size_t(count), factors, draws);
+    ({w.data() + begin, g.data() + begin, m + begin, v + begin}, size_t(begin), size_t(count),
+     factors, draws);
   }
 }
 

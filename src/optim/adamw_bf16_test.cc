@@ -32,9 +32,13 @@ struct Halves {
       : w(halves(weights)), state(half_moment_layout(int64_t(weights.size())).bytes) {}
   std::span<uint16_t> m() { return {reinterpret_cast<uint16_t*>(state.data()), w.size()}; }
   std::span<uint16_t> v() {
-    return {reinterpret_cast<uint16_t*>(state.data() + half_moment_layout(int64_t(w.size())).second), w.size()};
+    return {
+        reinterpret_cast<uint16_t*>(state.data() + half_moment_layout(int64_t(w.size())).second),
+        w.size()};
   }
-  void step(const std::vector<float>& g, const OptimizerStep& s) { adamw_bf16(w, g, state.data(), s, kParameter); }
+  void step(const std::vector<float>& g, const OptimizerStep& s) {
+    adamw_bf16(w, g, state.data(), s, kParameter);
+  }
 };
 
 // Every element is the fp32 update rounded with its own draw of rounding.h.
@@ -43,24 +47,32 @@ TEST(AdamWBf16, IsAdamWRoundedByItsDraws) {
     Halves p(normals(n, 1));
     for (int64_t step = 1; step <= 3; ++step) {
       const std::vector<float> g = normals(n, uint64_t(step) + 10);
-      const OptimizerStep s = {.learning_rate = 1e-3, .weight_decay = 0.1, .step = step, .seed = 99, .gradient_scale = 0.7};
+      const OptimizerStep s = {.learning_rate = 1e-3,
+                               .weight_decay = 0.1,
+                               .step = step,
+                               .seed = 99,
+                               .gradient_scale = 0.7};
       std::vector<float> w = floats(p.w), m = floats(p.m()), v = floats(p.v());
       // Through the same vectors, so that the same products are fused.
       adamw(w, g, m, v, s);
       p.step(g, s);
       const RoundingDraws draws = rounding_draws(s.seed, step, kParameter);
       size_t different = 0;
-      const auto check = [&](std::span<const uint16_t> got, const std::vector<float>& exact, RoundedArray array) {
+      const auto check = [&](std::span<const uint16_t> got, const std::vector<float>& exact,
+                             RoundedArray array) {
         for (size_t i = 0; i < n; ++i) {
-          const uint16_t expected = round_to_bfloat16(std::bit_cast<uint32_t>(exact[i]), rounding_draw(draws, array, i));
+          const uint16_t expected =
+              round_to_bfloat16(std::bit_cast<uint32_t>(exact[i]), rounding_draw(draws, array, i));
           different += got[i] != expected;
-          ASSERT_NEAR(bfloat16_to_float(got[i]), exact[i], kHalfEps * std::abs(exact[i])) << i << " of " << n;
+          ASSERT_NEAR(bfloat16_to_float(got[i]), exact[i], kHalfEps * std::abs(exact[i]))
+              << i << " of " << n;
         }
       };
       check(p.w, w, RoundedArray::kWeights);
       check(p.m(), m, RoundedArray::kFirstMoments);
       check(p.v(), v, RoundedArray::kSecondMoments);
-      EXPECT_LE(different, n / 200) << n;  // an element at the end of a row may round its last bit otherwise
+      EXPECT_LE(different, n / 200)
+          << n;  // an element at the end of a row may round its last bit otherwise
     }
   }
 }
@@ -71,7 +83,8 @@ TEST(StochasticRounding, IsUnbiased) {
     double mean = 0.0;
     for (int run = 0; run < kRuns; ++run) {
       const RoundingDraws draws = rounding_draws(7, run, 0);
-      mean += bfloat16_to_float(round_to_bfloat16(std::bit_cast<uint32_t>(x), rounding_draw(draws, RoundedArray::kWeights, 5)));
+      mean += bfloat16_to_float(round_to_bfloat16(std::bit_cast<uint32_t>(x),
+                                                  rounding_draw(draws, RoundedArray::kWeights, 5)));
     }
     // Four deviations of a mean of coins that are at most a distance apart.
     EXPECT_NEAR(mean / kRuns, x, 4.0 * 0.5 * kHalfEps * std::abs(x) / std::sqrt(kRuns)) << x;
@@ -79,11 +92,15 @@ TEST(StochasticRounding, IsUnbiased) {
 }
 
 TEST(StochasticRounding, KeepsWhatIsNotFinite) {
-  const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity(),
+              nan = std::numeric_limits<float>::quiet_NaN();
   for (uint32_t draw : {0u, 65535u}) {
-    EXPECT_EQ(bfloat16_to_float(round_to_bfloat16(std::bit_cast<uint32_t>(infinity), draw)), infinity);
-    EXPECT_EQ(bfloat16_to_float(round_to_bfloat16(std::bit_cast<uint32_t>(-infinity), draw)), -infinity);
-    EXPECT_TRUE(std::isnan(bfloat16_to_float(round_to_bfloat16(std::bit_cast<uint32_t>(nan), draw))));
+    EXPECT_EQ(bfloat16_to_float(round_to_bfloat16(std::bit_cast<uint32_t>(infinity), draw)),
+              infinity);
+    EXPECT_EQ(bfloat16_to_float(round_to_bfloat16(std::bit_cast<uint32_t>(-infinity), draw)),
+              -infinity);
+    EXPECT_TRUE(
+        std::isnan(bfloat16_to_float(round_to_bfloat16(std::bit_cast<uint32_t>(nan), draw))));
     EXPECT_TRUE(std::isnan(bfloat16_to_float(round_to_bfloat16(0x7f800001u, draw))));
   }
 }
@@ -92,7 +109,9 @@ TEST(StochasticRounding, KeepsWhatIsNotFinite) {
 TEST(StochasticRounding, DrawsDiffer) {
   const auto first = [](uint64_t seed, int64_t step, uint64_t parameter, RoundedArray array) {
     std::vector<uint32_t> draws;
-    for (uint64_t i = 0; i < 16; ++i) draws.push_back(rounding_draw(rounding_draws(seed, step, parameter), array, i));
+    for (uint64_t i = 0; i < 16; ++i) {
+      draws.push_back(rounding_draw(rounding_draws(seed, step, parameter), array, i));
+    }
     return draws;
   };
   const auto base = first(1, 1, 1, RoundedArray::kWeights);
@@ -103,12 +122,15 @@ TEST(StochasticRounding, DrawsDiffer) {
   EXPECT_NE(base, first(1, 1, 1, RoundedArray::kFirstMoments));
 }
 
-// Updates of a thousandth of the distance of two numbers, which rounding to nearest would lose, add up.
+// Updates of a thousandth of the distance of two numbers, which rounding to nearest would lose, add
+// up.
 TEST(AdamWBf16, SmallUpdatesAddUp) {
   constexpr size_t kSize = 4096;
   constexpr int kSteps = 500;
   Halves p(std::vector<float>(kSize, 1.0f));
-  for (int64_t step = 1; step <= kSteps; ++step) p.step(std::vector<float>(kSize, 1.0f), {.learning_rate = 1e-5, .step = step});
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    p.step(std::vector<float>(kSize, 1.0f), {.learning_rate = 1e-5, .step = step});
+  }
   double mean = 0.0;
   for (float w : floats(p.w)) mean += double(w) / kSize;
   // Noise of the moments, which are rounded too, is a few per cent of the step.
@@ -118,7 +140,9 @@ TEST(AdamWBf16, SmallUpdatesAddUp) {
 TEST(AdamWBf16, DoesNotDependOnThreads) {
   const auto run = [] {
     Halves p(normals(100003, 1));
-    for (int64_t step = 1; step <= 3; ++step) p.step(normals(100003, 2), {.learning_rate = 0.1, .step = step});
+    for (int64_t step = 1; step <= 3; ++step) {
+      p.step(normals(100003, 2), {.learning_rate = 0.1, .step = step});
+    }
     return std::pair(p.w, p.state);
   };
   EXPECT_EQ(with_threads(1, run), with_threads(3, run));
@@ -128,12 +152,14 @@ TEST(AdamWBf16, LearnsWhatAdamWLearns) {
   const Regression problem;
   const size_t size = Regression::kClasses * Regression::kInputs;
   std::vector<float> m(size), v(size);
-  const double exact = problem.train(150, 0.03, [&](auto& w, const auto& g, const OptimizerStep& s) { adamw(w, g, m, v, s); });
+  const double exact = problem.train(
+      150, 0.03, [&](auto& w, const auto& g, const OptimizerStep& s) { adamw(w, g, m, v, s); });
   Halves p{std::vector<float>(size)};
-  const double rounded = problem.train(150, 0.03, [&](auto& w, const auto& g, const OptimizerStep& s) {
-    p.step(g, s);
-    w = floats(p.w);
-  });
+  const double rounded =
+      problem.train(150, 0.03, [&](auto& w, const auto& g, const OptimizerStep& s) {
+        p.step(g, s);
+        w = floats(p.w);
+      });
   EXPECT_NEAR(rounded, exact, 0.03 * exact);
 }
 

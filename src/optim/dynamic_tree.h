@@ -1,7 +1,8 @@
-// Numbers in [0, 1) as codes of a few bits whose precision moves with their size: dynamic tree quantisation (Dettmers,
-// "8-Bit Approximations for Parallelism in Deep Learning", 2015). Leading zeros of a code count decades below one; the
-// bits behind the first one divide that decade, [10^-(e + 1), 10^-e), into equal parts, of which the code means the
-// middle. Code 0 is zero. Larger codes are larger numbers.
+// Numbers in [0, 1) as codes of a few bits whose precision moves with their size: dynamic tree
+// quantisation (Dettmers, "8-Bit Approximations for Parallelism in Deep Learning", 2015). Leading
+// zeros of a code count decades below one; the bits behind the first one divide that decade,
+// [10^-(e + 1), 10^-e), into equal parts, of which the code means the middle. Code 0 is zero.
+// Larger codes are larger numbers.
 #pragma once
 
 #include <array>
@@ -23,7 +24,9 @@ constexpr double dynamic_tree_value(int bits, uint32_t code) {
 template <int kBits>
 constexpr std::array<float, size_t{1} << kBits> make_dynamic_tree() {
   std::array<float, size_t{1} << kBits> values = {};
-  for (uint32_t code = 0; code < values.size(); ++code) values[code] = float(dynamic_tree_value(kBits, code));
+  for (uint32_t code = 0; code < values.size(); ++code) {
+    values[code] = float(dynamic_tree_value(kBits, code));
+  }
   return values;
 }
 

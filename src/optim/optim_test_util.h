@@ -1,4 +1,5 @@
-// What the tests of optimizers share: random numbers, a number of threads for a while, and a small problem to train.
+// What the tests of optimizers share: random numbers, a number of threads for a while, and a small
+// problem to train.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,14 +36,16 @@ auto with_threads(int threads, const Run& run) {
   return result;
 }
 
-// Softmax regression on noisy rows of a hidden matrix: 80 classes of 64 inputs whose sizes span three decades, so that
-// gradients do too.
+// Softmax regression on noisy rows of a hidden matrix: 80 classes of 64 inputs whose sizes span
+// three decades, so that gradients do too.
 class Regression {
  public:
   static constexpr size_t kInputs = 64, kClasses = 80, kRows = 128;
 
   Regression() : inputs_(normals(kRows * kInputs, 1)) {
-    for (size_t i = 0; i < inputs_.size(); ++i) inputs_[i] *= std::pow(10.0f, -3.0f * float(i % kInputs) / float(kInputs));
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      inputs_[i] *= std::pow(10.0f, -3.0f * float(i % kInputs) / float(kInputs));
+    }
     const std::vector<float> hidden = normals(kClasses * kInputs, 2);
     std::vector<double> scores(kClasses);
     for (size_t r = 0; r < kRows; ++r) {
@@ -62,8 +65,11 @@ class Regression {
       for (double s : scores) sum += std::exp(s);
       total += std::log(sum) - scores[labels_[r]];
       for (size_t c = 0; c < kClasses; ++c) {
-        const double d = (std::exp(scores[c]) / sum - (c == labels_[r] ? 1.0 : 0.0)) / double(kRows);
-        for (size_t i = 0; i < kInputs; ++i) gradient[c * kInputs + i] += float(d * inputs_[r * kInputs + i]);
+        const double d =
+            (std::exp(scores[c]) / sum - (c == labels_[r] ? 1.0 : 0.0)) / double(kRows);
+        for (size_t i = 0; i < kInputs; ++i) {
+          gradient[c * kInputs + i] += float(d * inputs_[r * kInputs + i]);
+        }
       }
     }
     return total / double(kRows);
@@ -85,7 +91,9 @@ class Regression {
   void score(const std::vector<float>& weights, size_t row, std::vector<double>& scores) const {
     for (size_t c = 0; c < kClasses; ++c) {
       scores[c] = 0.0;
-      for (size_t i = 0; i < kInputs; ++i) scores[c] += double(weights[c * kInputs + i]) * double(inputs_[row * kInputs + i]);
+      for (size_t i = 0; i < kInputs; ++i) {
+        scores[c] += double(weights[c * kInputs + i]) * double(inputs_[row * kInputs + i]);
+      }
     }
   }
 

@@ -1,4 +1,5 @@
-// Learning rate by step, as transformers' schedulers define it: a linear warm-up, then the named shape.
+// Learning rate by step, as transformers' schedulers define it: a linear warm-up, then the named
+// shape.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ struct Schedule {
   double rate(uint64_t step) const;  // step counts from 0: the rate used for update number step + 1
 };
 
-// "linear", "cosine", "constant", "constant_with_warmup"; anything else is a usage error naming these.
+// "linear", "cosine", "constant", "constant_with_warmup"; anything else is a usage error naming
+// these.
 ScheduleKind parse_schedule(std::string_view name);
 
 }  // namespace snug

@@ -27,7 +27,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D>
 HWY_INLINE void descend(D d, const SgdArrays& a, size_t i, const SgdFactors& f) {
   const auto w = hn::LoadU(d, a.w + i);
-  const auto g = hn::MulAdd(hn::LoadU(d, a.g + i), hn::Set(d, f.gradient), hn::Mul(w, hn::Set(d, f.decay)));
+  const auto g =
+      hn::MulAdd(hn::LoadU(d, a.g + i), hn::Set(d, f.gradient), hn::Mul(w, hn::Set(d, f.decay)));
   auto b = g;
   if (a.b) {
     b = hn::MulAdd(hn::LoadU(d, a.b + i), hn::Set(d, f.momentum), g);
@@ -63,7 +64,8 @@ SgdFactors sgd_factors(const OptimizerStep& step) {
           .learning_rate = float(step.learning_rate)};
 }
 
-void sgd(std::span<float> w, std::span<const float> g, std::span<float> b, const OptimizerStep& step) {
+void sgd(std::span<float> w, std::span<const float> g, std::span<float> b,
+         const OptimizerStep& step) {
   SNUG_CHECK(g.size() == w.size() && (b.empty() || b.size() == w.size()));
   const SgdFactors factors = sgd_factors(step);
   const SgdArrays arrays = {w.data(), g.data(), b.empty() ? nullptr : b.data()};
@@ -72,7 +74,8 @@ void sgd(std::span<float> w, std::span<const float> g, std::span<float> b, const
   const auto size = int64_t(w.size());
 #pragma omp parallel for schedule(static) if (size > kPiece)
   for (int64_t begin = 0; begin < size; begin += kPiece) {
-    HWY_DYNAMIC_DISPATCH(DescendRange)(arrays, size_t(begin), size_t(std::min(size, begin + kPiece)), factors);
+    HWY_DYNAMIC_DISPATCH(DescendRange)
+    (arrays, size_t(begin), size_t(std::min(size, begin + kPiece)), factors);
   }
 }
 

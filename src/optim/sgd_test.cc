@@ -8,8 +8,10 @@ namespace {
 TEST(Sgd, MatchesReference) {
   for (size_t n : {1, 3, 8, 31, 16385, 40009}) {
     for (const bool has_momentum : {false, true}) {
-      const OptimizerStep s = {.learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.8, .gradient_scale = 0.7};
-      const std::vector<float> w0 = normals(n, 1), g = normals(n, 2), b0 = normals(has_momentum ? n : 0, 3);
+      const OptimizerStep s = {
+          .learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.8, .gradient_scale = 0.7};
+      const std::vector<float> w0 = normals(n, 1), g = normals(n, 2),
+                               b0 = normals(has_momentum ? n : 0, 3);
       std::vector<float> w = w0, b = b0;
       sgd(w, g, b, s);
       for (size_t i = 0; i < n; ++i) {
@@ -34,7 +36,9 @@ TEST(Sgd, MatchesPyTorch) {
     std::vector<float> w(5), g(5), b(has_momentum ? 5 : 0);
     for (size_t i = 0; i < 5; ++i) w[i] = float(std::sin(double(i + 1)));
     for (int64_t step = 1; step <= 3; ++step) {
-      for (size_t i = 0; i < 5; ++i) g[i] = float(std::cos(double(i + 1) * double(step)) / double(i + 1));
+      for (size_t i = 0; i < 5; ++i) {
+        g[i] = float(std::cos(double(i + 1) * double(step)) / double(i + 1));
+      }
       sgd(w, g, b, {.learning_rate = 0.05, .weight_decay = 0.1, .momentum = 0.9, .step = step});
     }
     for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(w[i], expected[has_momentum][i], 4.0 * kEps) << i;

@@ -1,4 +1,5 @@
-// What an update needs to know besides weights, gradients and state; each optimizer takes from it what it uses.
+// What an update needs to know besides weights, gradients and state; each optimizer takes from it
+// what it uses.
 #pragma once
 
 #include <cstdint>

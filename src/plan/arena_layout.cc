@@ -18,15 +18,23 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   const auto is_trained = [&](const Parameter& p) {
     return needs.use == ArenaUse::kTraining && p.trained && !p.quantized;
   };
-  const auto is_half = [&](const Parameter& p) { return is_trained(p) && keeps_bfloat16(needs.optimizer, p); };
+  const auto is_half = [&](const Parameter& p) {
+    return is_trained(p) && keeps_bfloat16(needs.optimizer, p);
+  };
   const auto has_copy = [&](const Parameter& p) {
     return !is_half(p) && !p.quantized && p.is_factor && needs.compute != DType::kF32 &&
            (p.is_vector || !needs.converts_weights || !is_trained(p));
   };
-  const auto state_outside = [&](const Parameter& p) { return is_trained(p) && needs.offload >= Offload::kState; };
-  const auto gradient_outside = [&](const Parameter& p) { return is_trained(p) && needs.offload >= Offload::kGradients; };
+  const auto state_outside = [&](const Parameter& p) {
+    return is_trained(p) && needs.offload >= Offload::kState;
+  };
+  const auto gradient_outside = [&](const Parameter& p) {
+    return is_trained(p) && needs.offload >= Offload::kGradients;
+  };
   // Products read the copy; the weight itself is for the update alone.
-  const auto weight_outside = [&](const Parameter& p) { return state_outside(p) && has_copy(p) && !p.is_table; };
+  const auto weight_outside = [&](const Parameter& p) {
+    return state_outside(p) && has_copy(p) && !p.is_table;
+  };
   // Appends a region that holds bytes_of(parameter) of each parameter that has any.
   const auto place = [&](Stretch& region, size_t ParameterPlace::*offset, const auto& bytes_of) {
     region.offset = layout.bytes;
@@ -39,25 +47,29 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
     region.bytes = layout.bytes - region.offset;
   };
   const auto exact_bytes = [](const Parameter& p) { return size_t(p.occupied()) * sizeof(float); };
-  place(layout.trained, &ParameterPlace::weight,
-        [&](const Parameter& p) { return is_trained(p) && !is_half(p) && !weight_outside(p) ? exact_bytes(p) : 0; });
-  place(layout.halves, &ParameterPlace::copy,
-        [&](const Parameter& p) { return is_half(p) ? size_t(p.occupied()) * dtype_bytes(DType::kBF16) : 0; });
-  place(layout.others, &ParameterPlace::weight,
-        [&](const Parameter& p) {
-          if (p.quantized) return p.quantized_bytes();
-          return !is_trained(p) && (!has_copy(p) || p.is_table) ? exact_bytes(p) : 0;
-        });
+  place(layout.trained, &ParameterPlace::weight, [&](const Parameter& p) {
+    return is_trained(p) && !is_half(p) && !weight_outside(p) ? exact_bytes(p) : 0;
+  });
+  place(layout.halves, &ParameterPlace::copy, [&](const Parameter& p) {
+    return is_half(p) ? size_t(p.occupied()) * dtype_bytes(DType::kBF16) : 0;
+  });
+  place(layout.others, &ParameterPlace::weight, [&](const Parameter& p) {
+    if (p.quantized) return p.quantized_bytes();
+    return !is_trained(p) && (!has_copy(p) || p.is_table) ? exact_bytes(p) : 0;
+  });
   for (size_t i = 0; i < parameters.size(); ++i) {
     ParameterPlace& at = layout.parameters[i];
     if (parameters[i].quantized) at.scales = at.weight + parameters[i].scales_offset();
   }
-  place(layout.gradients, &ParameterPlace::gradient,
-        [&](const Parameter& p) { return is_trained(p) && !gradient_outside(p) ? exact_bytes(p) : 0; });
-  place(layout.states, &ParameterPlace::state,
-        [&](const Parameter& p) { return is_trained(p) && !state_outside(p) ? state_bytes(needs.optimizer, p) : 0; });
-  place(layout.copies, &ParameterPlace::copy,
-        [&](const Parameter& p) { return has_copy(p) ? size_t(p.occupied()) * dtype_bytes(needs.compute) : 0; });
+  place(layout.gradients, &ParameterPlace::gradient, [&](const Parameter& p) {
+    return is_trained(p) && !gradient_outside(p) ? exact_bytes(p) : 0;
+  });
+  place(layout.states, &ParameterPlace::state, [&](const Parameter& p) {
+    return is_trained(p) && !state_outside(p) ? state_bytes(needs.optimizer, p) : 0;
+  });
+  place(layout.copies, &ParameterPlace::copy, [&](const Parameter& p) {
+    return has_copy(p) ? size_t(p.occupied()) * dtype_bytes(needs.compute) : 0;
+  });
   const auto take = [&](Stretch& region, size_t bytes) {
     region = {layout.bytes, bytes};
     layout.bytes += align_up(bytes);
@@ -66,7 +78,9 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   take(layout.tables, needs.table_bytes);
   size_t transient_bytes = needs.transient_bytes;
   for (const Parameter& p : parameters) {
-    if (needs.state_visits && state_outside(p)) transient_bytes = std::max(transient_bytes, state_bytes(needs.optimizer, p));
+    if (needs.state_visits && state_outside(p)) {
+      transient_bytes = std::max(transient_bytes, state_bytes(needs.optimizer, p));
+    }
   }
   take(layout.transient, transient_bytes);
   layout.bytes = align_up(layout.bytes, kPage);

@@ -1,8 +1,10 @@
 // Where everything lies inside the arena:
-//   trained weights | halves | other weights | gradients | optimizer state | copies | scalars | device tables | transient region
-// Halves are trained weights that exist in bf16 alone, where the optimizer keeps them so. Copies are the weights that products read, in the type they
-// compute in; there are none in fp32. What is not trained lies there only in the types it is read in, and neither has a
-// gradient nor optimizer state: the same holds for all weights in inference.
+//   trained weights | halves | other weights | gradients | optimizer state | copies | scalars |
+//   device tables | transient region
+// Halves are trained weights that exist in bf16 alone, where the optimizer keeps them so. Copies
+// are the weights that products read, in the type they compute in; there are none in fp32. What is
+// not trained lies there only in the types it is read in, and neither has a gradient nor optimizer
+// state: the same holds for all weights in inference.
 #pragma once
 
 #include <cstddef>
@@ -24,9 +26,10 @@ struct Stretch {
 
 // Where one parameter lies in the arena; kNoOffset: not there.
 struct ParameterPlace {
-  size_t weight = kNoOffset;    // fp32; int8 where it is quantised
-  size_t scales = kNoOffset;    // of int8
-  size_t copy = kNoOffset;      // in the compute type, or the weight itself where it exists in bf16 alone
+  size_t weight = kNoOffset;  // fp32; int8 where it is quantised
+  size_t scales = kNoOffset;  // of int8
+  size_t copy =
+      kNoOffset;  // in the compute type, or the weight itself where it exists in bf16 alone
   size_t gradient = kNoOffset;  // fp32
   size_t state = kNoOffset;     // the optimizer's
   // The same outside of the arena.
@@ -38,7 +41,7 @@ struct ArenaLayout {
   Stretch trained, halves, others, gradients, states, copies, scalars;
   Stretch tables;  // what a device keeps besides: micro-batches, chunks of the update
   Stretch transient;
-  size_t bytes = 0;  // whole pages
+  size_t bytes = 0;            // whole pages
   std::vector<size_t> stowed;  // outside: by the numbers of Graph::stowed()
   size_t outside_bytes = 0;
 };
@@ -51,7 +54,8 @@ struct ArenaNeeds {
   bool converts_weights = false;  // trained matrices are converted when used: they have no copies
   Optimizer optimizer = Optimizer::kAdamW;
   Offload offload = Offload::kNone;
-  bool state_visits = false;  // state that lies outside comes into the transient region, a parameter's at a time, to be updated
+  bool state_visits = false;  // state that lies outside comes into the transient region, a
+                              // parameter's at a time, to be updated
   size_t transient_bytes = 0, table_bytes = 0;
   std::vector<size_t> stowed_bytes{};
 };

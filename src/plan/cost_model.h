@@ -1,6 +1,6 @@
-// How long a step takes under a choice. The figures are either measured on the device (train/calibration.h) or derived from
-// arithmetic and memory traffic at rates that were measured once; only their ratios matter for choosing, so the derived ones
-// never become a prediction.
+// How long a step takes under a choice. The figures are either measured on the device
+// (train/calibration.h) or derived from arithmetic and memory traffic at rates that were measured
+// once; only their ratios matter for choosing, so the derived ones never become a prediction.
 #pragma once
 
 #include <array>
@@ -16,15 +16,19 @@ struct PlanRequest;
 // In seconds.
 struct Speed {
   bool measured = false;
-  double pass_layer = 0, pass_rest = 0;    // a micro-batch, whatever its size: weights are read, kernels launched
-  double token_layer = 0, token_rest = 0;  // a token, forward and backward: in one layer; in embeddings and head
-  // By layer, of token_layer and pass_layer: frozen weights have no gradient, and layers with nothing trained in or before
-  // them no backward at all.
+  double pass_layer = 0,
+         pass_rest = 0;  // a micro-batch, whatever its size: weights are read, kernels launched
+  double token_layer = 0,
+         token_rest = 0;  // a token, forward and backward: in one layer; in embeddings and head
+  // By layer, of token_layer and pass_layer: frozen weights have no gradient, and layers with
+  // nothing trained in or before them no backward at all.
   std::vector<double> shares;
-  double last_layer = 1;  // of what a layer takes, the last one's: a classifier looks at one row of a text behind its attention
-  std::array<double, kPartNames.size()> again{};  // a token in one layer, by part, in the order of kPartNames
+  double last_layer = 1;  // of what a layer takes, the last one's: a classifier looks at one row of
+                          // a text behind its attention
+  std::array<double, kPartNames.size()>
+      again{};  // a token in one layer, by part, in the order of kPartNames
   double pass_teacher = 0, token_teacher = 0;  // a teacher's forward, all of it
-  double chunk = 0;       // one more chunk of a language model's head
+  double chunk = 0;                            // one more chunk of a language model's head
   double conversion = 0;  // a micro-batch whose weights are converted when used
   double update = 0;      // of all parameters, once a step
 
@@ -38,7 +42,8 @@ struct Speed {
 Speed derived_speed(const PlanRequest& request);
 
 // A step of average length, in micro-batches of at most `capacity` tokens.
-double step_seconds(const PlanRequest& request, const Speed& speed, const PlanChoice& choice, int64_t capacity);
+double step_seconds(const PlanRequest& request, const Speed& speed, const PlanChoice& choice,
+                    int64_t capacity);
 // Tokens of such a step.
 int64_t mean_step_tokens(const Workload& workload);
 

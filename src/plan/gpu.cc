@@ -18,22 +18,24 @@ namespace {
 constexpr int64_t kBucketStep = 128;
 constexpr int64_t kMostBuckets = 20;
 
-// What the driver takes after the arena: code of kernels at their first launch, and per operator of each captured graph.
-// Measured on an H200 with BERT-base and -large and 7 to 16 buckets; generous by a few MiB.
+// What the driver takes after the arena: code of kernels at their first launch, and per operator of
+// each captured graph. Measured on an H200 with BERT-base and -large and 7 to 16 buckets; generous
+// by a few MiB.
 constexpr uint64_t kLoadedLaterBytes = 8 << 20;
 constexpr uint64_t kGraphBytesPerNode = 4300;
-// More where copies run beside kernels: a second stream, and a branch in every graph. Of 21 plans of BERT-base and -large with 1
-// to 16 buckets all took 2.6 to 16 MiB less.
+// More where copies run beside kernels: a second stream, and a branch in every graph. Of 21 plans
+// of BERT-base and -large with 1 to 16 buckets all took 2.6 to 16 MiB less.
 constexpr uint64_t kCopyStreamBytes = 4 << 20, kBranchBytes = 640 << 10;
 
-// Room for sums over rows that wait to be added together: a layer's or more. The small micro-batches of small budgets, which are
-// slow for other reasons, have none.
+// Room for sums over rows that wait to be added together: a layer's or more. The small
+// micro-batches of small budgets, which are slow for other reasons, have none.
 constexpr size_t pending_sum_bytes(int64_t tokens) {
   constexpr int64_t kSmall = 512, kBytesPerToken = 16 << 10, kMost = 16 << 20;
   return size_t(std::clamp((tokens - kSmall) * kBytesPerToken, int64_t{0}, kMost));
 }
 
-// The overhead was measured on the H200 (132 multiprocessors); it grows with their number, so the others are estimates.
+// The overhead was measured on the H200 (132 multiprocessors); it grows with their number, so the
+// others are estimates.
 struct Card {
   const char* name;
   uint64_t memory_mib;
@@ -41,12 +43,20 @@ struct Card {
   bool has_bf16;
 };
 constexpr double kOverheadMibPerMultiprocessor = 530.0 / 132.0;
-constexpr std::array kCards = {
-    Card{"t4", 15360, 40, false},        Card{"rtx2080ti", 11264, 68, false},  Card{"rtx3060-12gb", 12288, 28, true},
-    Card{"rtx3070", 8192, 46, true},     Card{"rtx3090", 24576, 82, true},     Card{"rtx4060-8gb", 8188, 24, true},
-    Card{"rtx4060ti-16gb", 16380, 34, true}, Card{"rtx4090", 24564, 128, true}, Card{"l4", 23034, 58, true},
-    Card{"a10", 23028, 72, true},        Card{"a100-40gb", 40960, 108, true},  Card{"a100-80gb", 81920, 108, true},
-    Card{"h100-80gb", 81559, 132, true}, Card{"h200", 143156, 132, true}};
+constexpr std::array kCards = {Card{"t4", 15360, 40, false},
+                               Card{"rtx2080ti", 11264, 68, false},
+                               Card{"rtx3060-12gb", 12288, 28, true},
+                               Card{"rtx3070", 8192, 46, true},
+                               Card{"rtx3090", 24576, 82, true},
+                               Card{"rtx4060-8gb", 8188, 24, true},
+                               Card{"rtx4060ti-16gb", 16380, 34, true},
+                               Card{"rtx4090", 24564, 128, true},
+                               Card{"l4", 23034, 58, true},
+                               Card{"a10", 23028, 72, true},
+                               Card{"a100-40gb", 40960, 108, true},
+                               Card{"a100-80gb", 81920, 108, true},
+                               Card{"h100-80gb", 81559, 132, true},
+                               Card{"h200", 143156, 132, true}};
 
 GpuProfile read_profile(const std::string& file) {
   const Json json = parse_json(read_small_file(file), file);
@@ -57,7 +67,8 @@ GpuProfile read_profile(const std::string& file) {
                .overhead_bytes = json.at("overhead_bytes"),
                .has_bf16 = json.value("bf16", true)};
   } catch (const Json::exception&) {
-    fail(ErrorKind::kInput, "{}: a device profile has \"name\", \"memory_bytes\" and \"overhead_bytes\"", file);
+    fail(ErrorKind::kInput,
+         "{}: a device profile has \"name\", \"memory_bytes\" and \"overhead_bytes\"", file);
   }
   return profile;
 }
@@ -72,11 +83,15 @@ DeviceTables device_tables(const Dims& capacity, const ParameterTable& parameter
   };
   const auto tokens = size_t(capacity.tokens), sequences = size_t(capacity.sequences);
   take(t.state, sizeof(StepState));
-  for (size_t* array : {&t.ids, &t.positions, &t.type_ids, &t.row_of, &t.by_id}) take(*array, tokens * sizeof(int32_t));
+  for (size_t* array : {&t.ids, &t.positions, &t.type_ids, &t.row_of, &t.by_id}) {
+    take(*array, tokens * sizeof(int32_t));
+  }
   take(t.starts, (sequences + 1) * sizeof(int32_t));
   take(t.labels, sequences * size_t(capacity.label_words) * sizeof(int32_t));
   take(t.samples, sequences * sizeof(uint64_t));
-  for (size_t* array : {&t.target_rows, &t.target_ids}) take(*array, size_t(capacity.targets) * sizeof(int32_t));
+  for (size_t* array : {&t.target_rows, &t.target_ids}) {
+    take(*array, size_t(capacity.targets) * sizeof(int32_t));
+  }
   t.end_of_batch = t.bytes;
   take(t.counters, kCounterBytes);
   if (!training) return t;
@@ -103,11 +118,13 @@ std::vector<int64_t> bucket_sizes(int64_t capacity) {
 std::vector<int64_t> bucket_sizes(const Workload& workload, int64_t capacity) {
   if (workload.target_rule == TargetRule::kLastToken) {
     const int64_t texts = workload.dims(capacity).sequences;
-    return texts < capacity ? std::vector<int64_t>{texts, capacity} : std::vector<int64_t>{capacity};
+    return texts < capacity ? std::vector<int64_t>{texts, capacity}
+                            : std::vector<int64_t>{capacity};
   }
   if (workload.one_size) return {capacity};
   const int64_t text = workload.longest;
-  const bool alike = 10 * workload.mean_length >= 9 * text && text >= kBucketStep && capacity < text * kMostBuckets;
+  const bool alike = 10 * workload.mean_length >= 9 * text && text >= kBucketStep &&
+                     capacity < text * kMostBuckets;
   if (!alike) return bucket_sizes(capacity);
   std::vector<int64_t> sizes;
   for (int64_t size = text; size < capacity; size += text) sizes.push_back(size);
@@ -126,8 +143,10 @@ GpuProfile find_gpu_profile(const std::string& name_or_file) {
   if (std::filesystem::exists(name_or_file)) return read_profile(name_or_file);
   std::vector<std::string> names;
   for (const Card& card : kCards) names.emplace_back(card.name);
-  throw Error(ErrorKind::kUsage, fmt::format("--device-profile {}: neither a card snug knows nor a file", name_or_file),
-              fmt::format("there are {}", fmt::join(names, ", ")));
+  throw Error(
+      ErrorKind::kUsage,
+      fmt::format("--device-profile {}: neither a card snug knows nor a file", name_or_file),
+      fmt::format("there are {}", fmt::join(names, ", ")));
 }
 
 void complete_for_gpu(PlanRequest& request, uint64_t overhead_bytes) {
@@ -135,13 +154,17 @@ void complete_for_gpu(PlanRequest& request, uint64_t overhead_bytes) {
   ProcessFacts& process = request.process;
   process.overhead_bytes = overhead_bytes;
   process.slack_bytes = kLoadedLaterBytes;
-  process.launch_bytes = [workload = request.workload](const Dims& capacity, size_t nodes, bool branches) {
+  process.launch_bytes = [workload = request.workload](const Dims& capacity, size_t nodes,
+                                                       bool branches) {
     const uint64_t graph = kGraphBytesPerNode * nodes + (branches ? kBranchBytes : 0);
-    return graph * bucket_sizes(workload, capacity.tokens).size() + (branches ? kCopyStreamBytes : 0);
+    return graph * bucket_sizes(workload, capacity.tokens).size() +
+           (branches ? kCopyStreamBytes : 0);
   };
   process.tolerance_bytes = kGpuGranule;
   process.arena_granule = kGpuGranule;
-  process.table_bytes = [model = request.model, training = request.graph.purpose == Purpose::kTraining](const Dims& capacity) {
+  process.table_bytes = [model = request.model,
+                         training =
+                             request.graph.purpose == Purpose::kTraining](const Dims& capacity) {
     return device_tables(capacity, model->parameters(), training).bytes;
   };
 }

@@ -10,8 +10,12 @@ namespace snug {
 namespace {
 
 std::unique_ptr<Model> bert(int64_t words, int64_t hidden) {
-  const TestSizes sizes{
-      .words = words, .hidden = hidden, .layers = 12, .heads = hidden / 64, .inner = 4 * hidden, .positions = 512};
+  const TestSizes sizes{.words = words,
+                        .hidden = hidden,
+                        .layers = 12,
+                        .heads = hidden / 64,
+                        .inner = 4 * hidden,
+                        .positions = 512};
   return make_model(test_config(Family::kBert, sizes), Head::kClassifier);
 }
 
@@ -25,24 +29,39 @@ TEST(Buckets, CoverEveryCapacity) {
 }
 
 TEST(DeviceTables, PartsDoNotOverlap) {
-  const ParameterTable parameters = {{.name = "a", .rows = 100, .cols = 77, .parts = {}}, {.name = "b", .cols = 3, .parts = {}}};
-  const DeviceTables t = device_tables({.tokens = 37, .sequences = 5, .longest = 9}, parameters, true);
+  const ParameterTable parameters = {{.name = "a", .rows = 100, .cols = 77, .parts = {}},
+                                     {.name = "b", .cols = 3, .parts = {}}};
+  const DeviceTables t =
+      device_tables({.tokens = 37, .sequences = 5, .longest = 9}, parameters, true);
   EXPECT_EQ(t.chunk_count, 3u);  // 7700 elements are two chunks, 3 are one
-  const std::vector<std::pair<size_t, size_t>> parts = {
-      {t.state, sizeof(StepState)}, {t.ids, 37 * 4},    {t.positions, 37 * 4}, {t.type_ids, 37 * 4},
-      {t.row_of, 37 * 4},           {t.by_id, 37 * 4},  {t.starts, 6 * 4},     {t.labels, 5 * 4},
-      {t.samples, 5 * 8},           {t.counters, kCounterBytes}, {t.chunks, 3 * sizeof(UpdateChunk)},
-      {t.factors, sizeof(UpdateFactors)}, {t.result, sizeof(UpdateResult)}, {t.partials, kNormPartials * 8},
-      {t.nonzero, 3 * kNonzeroBytes}};
-  for (size_t i = 0; i + 1 < parts.size(); ++i) EXPECT_LE(parts[i].first + parts[i].second, parts[i + 1].first) << i;
+  const std::vector<std::pair<size_t, size_t>> parts = {{t.state, sizeof(StepState)},
+                                                        {t.ids, 37 * 4},
+                                                        {t.positions, 37 * 4},
+                                                        {t.type_ids, 37 * 4},
+                                                        {t.row_of, 37 * 4},
+                                                        {t.by_id, 37 * 4},
+                                                        {t.starts, 6 * 4},
+                                                        {t.labels, 5 * 4},
+                                                        {t.samples, 5 * 8},
+                                                        {t.counters, kCounterBytes},
+                                                        {t.chunks, 3 * sizeof(UpdateChunk)},
+                                                        {t.factors, sizeof(UpdateFactors)},
+                                                        {t.result, sizeof(UpdateResult)},
+                                                        {t.partials, kNormPartials * 8},
+                                                        {t.nonzero, 3 * kNonzeroBytes}};
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    EXPECT_LE(parts[i].first + parts[i].second, parts[i + 1].first) << i;
+  }
   EXPECT_LE(parts.back().first + parts.back().second, t.bytes);
 }
 
-// BERT-base for a card that is not here: 16 bytes a parameter, 2 more for the copies, and it fits 8 GB but not 2.
+// BERT-base for a card that is not here: 16 bytes a parameter, 2 more for the copies, and it fits 8
+// GB but not 2.
 TEST(GpuProfile, PlansWithoutTheCard) {
   const auto model = bert(30522, 768);
   const GpuProfile card = find_gpu_profile("rtx3070");
-  PlanRequest request = test_request(*model, {.batch_size = 32, .longest = 128, .step_tokens = 32 * 128});
+  PlanRequest request =
+      test_request(*model, {.batch_size = 32, .longest = 128, .step_tokens = 32 * 128});
   request.graph.compute = DType::kBF16;
   request.budget_bytes = card.memory_bytes;
   request.pinned_offload = Offload::kNone;
@@ -52,7 +71,8 @@ TEST(GpuProfile, PlansWithoutTheCard) {
   EXPECT_EQ(roomy.capacity.tokens, 32 * 128);
   const auto parameters = uint64_t(parameter_count(model->parameters()));
   EXPECT_GT(roomy.minimum_budget_bytes, 17 * parameters);
-  EXPECT_LT(roomy.minimum_budget_bytes, 21 * parameters + card.overhead_bytes + (uint64_t{100} << 20));
+  EXPECT_LT(roomy.minimum_budget_bytes,
+            21 * parameters + card.overhead_bytes + (uint64_t{100} << 20));
   uint64_t sum = 0;
   for (const PlanItem& item : roomy.items) sum += item.bytes;
   EXPECT_EQ(sum, roomy.peak_bytes);
@@ -66,11 +86,13 @@ TEST(GpuProfile, PlansWithoutTheCard) {
   EXPECT_TRUE(least.choice.converts_weights);
 }
 
-// Two bytes a parameter of the layers stay on the card, and the tables in fp32; sixteen less two go to the host, if it has them.
+// Two bytes a parameter of the layers stay on the card, and the tables in fp32; sixteen less two go
+// to the host, if it has them.
 TEST(GpuProfile, TheHostTakesWhatTheUpdateAloneNeeds) {
   const auto model = bert(30522, 768);
   const auto parameters = uint64_t(parameter_count(model->parameters()));
-  PlanRequest request = test_request(*model, {.batch_size = 32, .longest = 128, .step_tokens = 32 * 128});
+  PlanRequest request =
+      test_request(*model, {.batch_size = 32, .longest = 128, .step_tokens = 32 * 128});
   request.graph.compute = DType::kBF16;
   request.budget_bytes = uint64_t{600} << 20;
   complete_for_gpu(request, 0);
@@ -88,10 +110,12 @@ TEST(GpuProfile, TheHostTakesWhatTheUpdateAloneNeeds) {
   EXPECT_NE(make_plan(request).choice.offload, Offload::kGradients);
 }
 
-// A layer that is recomputed whole keeps one value a token and feature: two layers' worth and what is on its way stays.
+// A layer that is recomputed whole keeps one value a token and feature: two layers' worth and what
+// is on its way stays.
 TEST(GpuProfile, TheHostTakesWhatRecomputedLayersKeep) {
   const auto model = bert(30522, 768);
-  PlanRequest request = test_request(*model, {.batch_size = 32, .longest = 512, .step_tokens = 32 * 512, .mean_length = 512});
+  PlanRequest request = test_request(
+      *model, {.batch_size = 32, .longest = 512, .step_tokens = 32 * 512, .mean_length = 512});
   request.graph.compute = DType::kBF16;
   request.budget_bytes = uint64_t{40} << 30;
   complete_for_gpu(request, 0);
@@ -108,13 +132,15 @@ TEST(GpuProfile, TheHostTakesWhatRecomputedLayersKeep) {
   EXPECT_LE(outside.arena_bytes + 8 * value, inside.arena_bytes);
   EXPECT_GE(outside.step_seconds, inside.step_seconds);
   EXPECT_LT(outside.step_seconds, 1.02 * inside.step_seconds) << "copies run beside layers";
-  // Unless something else is pinned, all layers are recomputed, and without limits nothing goes outside.
+  // Unless something else is pinned, all layers are recomputed, and without limits nothing goes
+  // outside.
   request.pinned_recompute.reset();
   EXPECT_TRUE(make_plan(request).choice == outside.choice);
   request.pinned_offload.reset();
   request.pinned_capacity.reset();
   EXPECT_FALSE(make_plan(request).choice.activations_outside);
-  // Where the host has no room for the state, but for this, and micro-batches are large enough to be worth a stream.
+  // Where the host has no room for the state, but for this, and micro-batches are large enough to
+  // be worth a stream.
   request.pinned_capacity = 32 * 512;
   request.host_budget_bytes = uint64_t{500} << 20;
   request.budget_bytes = minimum_budget(request);
@@ -129,7 +155,8 @@ TEST(GpuProfile, TheHostTakesWhatRecomputedLayersKeep) {
 // Texts of 512 tokens: room for 900 holds one, so layers are rather recomputed until two fit.
 TEST(GpuProfile, CountsWholeTextsInAMicroBatch) {
   const auto model = bert(1000, 256);
-  PlanRequest request = test_request(*model, {.batch_size = 32, .longest = 512, .step_tokens = 32 * 512, .mean_length = 512});
+  PlanRequest request = test_request(
+      *model, {.batch_size = 32, .longest = 512, .step_tokens = 32 * 512, .mean_length = 512});
   request.graph.compute = DType::kBF16;
   complete_for_gpu(request, 0);
   request.budget_bytes = uint64_t{1} << 40;
@@ -147,9 +174,11 @@ TEST(GpuProfile, CountsWholeTextsInAMicroBatch) {
 
 // A large vocabulary on a small model: logits are what the memory goes to.
 TEST(LanguageModels, LogitsShrinkWithTheBudget) {
-  const TestSizes sizes{.words = 20000, .hidden = 64, .layers = 3, .heads = 2, .inner = 256, .positions = 256};
+  const TestSizes sizes{
+      .words = 20000, .hidden = 64, .layers = 3, .heads = 2, .inner = 256, .positions = 256};
   const auto model = make_model(test_config(Family::kGpt2, sizes), Head::kCausalLm);
-  PlanRequest request = test_request(*model, {.batch_size = 8, .longest = 256, .step_tokens = 8 * 256, .mean_length = 256});
+  PlanRequest request = test_request(
+      *model, {.batch_size = 8, .longest = 256, .step_tokens = 8 * 256, .mean_length = 256});
   const Plan roomy = make_plan(request);
   EXPECT_EQ(roomy.choice.head_chunk, 8 * 256);
   EXPECT_EQ(roomy.capacity.targets, 8 * 256);
@@ -173,7 +202,8 @@ TEST(Buckets, FollowTheWorkload) {
   EXPECT_EQ(bucket_sizes(blocks, 1024), (std::vector<int64_t>{1024}));
   const Workload mixed{.batch_size = 8, .longest = 1024, .step_tokens = 8192, .mean_length = 300};
   EXPECT_EQ(bucket_sizes(mixed, 1024), bucket_sizes(1024));
-  const Workload writing{.batch_size = 8, .longest = 1024, .step_tokens = 8, .target_rule = TargetRule::kLastToken};
+  const Workload writing{
+      .batch_size = 8, .longest = 1024, .step_tokens = 8, .target_rule = TargetRule::kLastToken};
   EXPECT_EQ(bucket_sizes(writing, 512), (std::vector<int64_t>{8, 512}));
   EXPECT_EQ(bucket_sizes(writing, 8), (std::vector<int64_t>{8}));
   const Workload timing{.batch_size = 8, .longest = 512, .step_tokens = 4096, .one_size = true};

@@ -11,10 +11,13 @@ void touch(Placement& placement, int node) {
   placement.last = node;
 }
 
-size_t workspace_bytes(const Graph& graph, const Node& node, const Dims& capacity, const Device& device) {
+size_t workspace_bytes(const Graph& graph, const Node& node, const Dims& capacity,
+                       const Device& device) {
   std::vector<TensorDesc> descs;
   for (const auto* list : {&node.inputs, &node.outputs}) {
-    for (ValueId v : *list) descs.push_back(v == kNoValue ? TensorDesc{.cols = 0} : graph.value(v).desc);
+    for (ValueId v : *list) {
+      descs.push_back(v == kNoValue ? TensorDesc{.cols = 0} : graph.value(v).desc);
+    }
   }
   const std::span<const TensorDesc> all = descs;
   return node.op->workspace_bytes({.dims = capacity,
@@ -30,23 +33,31 @@ void find_lifetimes(const Graph& graph, const Device& device, MemoryPlan& plan) 
     const Node& node = graph.nodes()[size_t(n)];
     for (const auto* list : {&node.inputs, &node.outputs}) {
       for (ValueId v : *list) {
-        if (v != kNoValue && graph.value(v).storage == Storage::kTransient) touch(plan.values[size_t(v)], n);
+        if (v != kNoValue && graph.value(v).storage == Storage::kTransient) {
+          touch(plan.values[size_t(v)], n);
+        }
       }
     }
-    plan.workspaces[size_t(n)] = {0, align_up(workspace_bytes(graph, node, plan.capacity, device)), n, n};
+    plan.workspaces[size_t(n)] = {0, align_up(workspace_bytes(graph, node, plan.capacity, device)),
+                                  n, n};
   }
   const int end = int(graph.nodes().size()) - 1;
   for (ValueId v : graph.kept()) plan.values[size_t(v)].last = end;
-  for (ValueId v : graph.held()) plan.values[size_t(v)].first = 0, plan.values[size_t(v)].last = end;
+  for (ValueId v : graph.held()) {
+    plan.values[size_t(v)].first = 0, plan.values[size_t(v)].last = end;
+  }
   for (ValueId v : graph.given()) plan.values[size_t(v)].first = 0;
   for (size_t v = 0; v < plan.values.size(); ++v) {
-    if (plan.values[v].first >= 0) plan.values[v].bytes = align_up(graph.values()[v].desc.bytes(plan.capacity));
+    if (plan.values[v].first >= 0) {
+      plan.values[v].bytes = align_up(graph.values()[v].desc.bytes(plan.capacity));
+    }
   }
 }
 
 // Largest first, each at the lowest offset where it meets nobody alive at the same time.
 void assign_offsets(std::vector<Placement*> all, MemoryPlan& plan) {
-  std::stable_sort(all.begin(), all.end(), [](const Placement* a, const Placement* b) { return a->bytes > b->bytes; });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Placement* a, const Placement* b) { return a->bytes > b->bytes; });
   std::vector<const Placement*> placed;  // in order of offset
   for (Placement* current : all) {
     size_t offset = 0;

@@ -11,7 +11,9 @@ class Scratch : public Op {
  public:
   explicit Scratch(size_t bytes) : bytes_(bytes) {}
   std::string_view name() const override { return "scratch"; }
-  size_t workspace_bytes(const Sizing& sizing) const override { return bytes_ * size_t(sizing.device.threads); }
+  size_t workspace_bytes(const Sizing& sizing) const override {
+    return bytes_ * size_t(sizing.device.threads);
+  }
   void run(const Call&) const override {}
 
  private:
@@ -28,7 +30,8 @@ Graph random_graph(std::mt19937& random) {
     std::vector<ValueId> in, out;
     for (int i = 0; i < 1 + pick(3); ++i) in.push_back(made[size_t(pick(int(made.size())))]);
     for (int i = 0; i < 1 + pick(2); ++i) {
-      out.push_back(graph.add_value("v", {.rows_are = pick(2) ? Rows::kTokens : Rows::kSequences, .cols = 1 + pick(50)}));
+      out.push_back(graph.add_value(
+          "v", {.rows_are = pick(2) ? Rows::kTokens : Rows::kSequences, .cols = 1 + pick(50)}));
     }
     graph.add_node(std::make_shared<Scratch>(pick(2) ? size_t(pick(5000)) : 0), in, out);
     made.insert(made.end(), out.begin(), out.end());
@@ -36,12 +39,14 @@ Graph random_graph(std::mt19937& random) {
   return graph;
 }
 
-// Brute force: no two placements that are alive together share a byte, all lie inside, the lower bound holds.
+// Brute force: no two placements that are alive together share a byte, all lie inside, the lower
+// bound holds.
 TEST(MemoryPlan, RandomGraphsNeverOverlap) {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {
     const Graph graph = random_graph(random);
-    const MemoryPlan plan = plan_memory(graph, {.tokens = 37, .sequences = 5, .longest = 9}, {.threads = 2});
+    const MemoryPlan plan =
+        plan_memory(graph, {.tokens = 37, .sequences = 5, .longest = 9}, {.threads = 2});
     std::vector<Placement> all = plan.values;
     all.insert(all.end(), plan.workspaces.begin(), plan.workspaces.end());
     std::erase_if(all, [](const Placement& p) { return p.bytes == 0; });
@@ -51,7 +56,8 @@ TEST(MemoryPlan, RandomGraphsNeverOverlap) {
       top = std::max(top, all[a].offset + all[a].bytes);
       for (size_t b = a + 1; b < all.size(); ++b) {
         if (!all[a].alive_with(all[b])) continue;
-        EXPECT_TRUE(all[a].offset + all[a].bytes <= all[b].offset || all[b].offset + all[b].bytes <= all[a].offset);
+        EXPECT_TRUE(all[a].offset + all[a].bytes <= all[b].offset ||
+                    all[b].offset + all[b].bytes <= all[a].offset);
       }
     }
     EXPECT_EQ(top, plan.bytes);
@@ -64,7 +70,9 @@ TEST(MemoryPlan, ReusesDeadValuesAndKeepsWhatIsAskedFor) {
   Graph graph;
   graph.begin_segment("all");
   std::vector<ValueId> v;
-  for (int i = 0; i < 5; ++i) v.push_back(graph.add_value("v", {.rows_are = Rows::kTokens, .cols = 16}));
+  for (int i = 0; i < 5; ++i) {
+    v.push_back(graph.add_value("v", {.rows_are = Rows::kTokens, .cols = 16}));
+  }
   for (size_t i = 0; i + 1 < v.size(); ++i) graph.add_node(op, {v[i]}, {v[i + 1]});
   const Dims dims = {.tokens = 1, .sequences = 1, .longest = 1};
   EXPECT_EQ(plan_memory(graph, dims, {}).bytes, 2 * kTensorAlignment);

@@ -14,7 +14,8 @@ constexpr std::string_view kActivations = "activations";
 std::string offload_text(const PlanChoice& choice) {
   std::string text(kNames[size_t(choice.offload)]);
   if (!choice.activations_outside) return text;
-  return choice.offload == Offload::kNone ? std::string(kActivations) : text + "," + std::string(kActivations);
+  return choice.offload == Offload::kNone ? std::string(kActivations)
+                                          : text + "," + std::string(kActivations);
 }
 
 bool parse_offload(std::string_view text, PlanChoice& choice) {

@@ -15,11 +15,13 @@ TEST(OffloadText, IsReadAsItIsWritten) {
     }
   }
   EXPECT_EQ(offload_text({}), "none");
-  EXPECT_EQ(offload_text({.offload = Offload::kGradients, .activations_outside = true}), "gradients,activations");
+  EXPECT_EQ(offload_text({.offload = Offload::kGradients, .activations_outside = true}),
+            "gradients,activations");
   PlanChoice read;
   ASSERT_TRUE(parse_offload("activations,state,gradients", read));
   EXPECT_TRUE(read == (PlanChoice{.offload = Offload::kGradients, .activations_outside = true}));
-  for (const char* wrong : {"", "auto", "states", "state,", ",state", "state, gradients", "none,state", "state,none"}) {
+  for (const char* wrong :
+       {"", "auto", "states", "state,", ",state", "state, gradients", "none,state", "state,none"}) {
     EXPECT_FALSE(parse_offload(wrong, read)) << wrong;
   }
 }

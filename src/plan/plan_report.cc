@@ -14,7 +14,9 @@ namespace snug {
 
 namespace {
 
-OrderedJson or_null(const std::optional<double>& value) { return value ? OrderedJson(*value) : OrderedJson(nullptr); }
+OrderedJson or_null(const std::optional<double>& value) {
+  return value ? OrderedJson(*value) : OrderedJson(nullptr);
+}
 
 OrderedJson json_of(const Alternative& a) {
   return {{"technique", a.technique}, {"saves_bytes", a.saves_bytes}, {"peak_bytes", a.peak_bytes}};
@@ -45,7 +47,8 @@ std::string offloaded_things(const std::string& offload) {
 }
 
 std::string text_of(const Alternative& a) {
-  return fmt::format("{} would need {} (saves {})", a.technique, format_bytes(a.peak_bytes), format_bytes(a.saves_bytes));
+  return fmt::format("{} would need {} (saves {})", a.technique, format_bytes(a.peak_bytes),
+                     format_bytes(a.saves_bytes));
 }
 
 }  // namespace
@@ -76,7 +79,9 @@ std::string PlanSummary::to_json() const {
       {"predicted_tokens_per_second", or_null(predicted_tokens_per_second)},
       {"items", OrderedJson::array()},
   };
-  for (const PlanItem& item : items) json["items"].push_back({{"name", item.name}, {"bytes", item.bytes}});
+  for (const PlanItem& item : items) {
+    json["items"].push_back({{"name", item.name}, {"bytes", item.bytes}});
+  }
   if (!fits) {
     json["would_fit_with"] = OrderedJson::array();
     for (const Alternative& a : would_fit_with) json["would_fit_with"].push_back(json_of(a));
@@ -97,27 +102,37 @@ std::string PlanSummary::to_text() const {
   for (const PlanItem& item : largest_first) {
     text += fmt::format("  {:<32}{:>12}\n", item.name, format_bytes(item.bytes));
   }
-  text += fmt::format("  {:<32}{:>12}   ({} is the least that works)\n", "peak", format_bytes(peak_bytes),
-                      format_bytes(minimum_budget_bytes));
-  text += fmt::format("  a step: {} examples of up to {} tokens, in micro-batches of up to {} tokens", batch_size,
-                      max_length, micro_batch_tokens);
+  text += fmt::format("  {:<32}{:>12}   ({} is the least that works)\n", "peak",
+                      format_bytes(peak_bytes), format_bytes(minimum_budget_bytes));
+  text +=
+      fmt::format("  a step: {} examples of up to {} tokens, in micro-batches of up to {} tokens",
+                  batch_size, max_length, micro_batch_tokens);
   if (micro_batches > 1) text += fmt::format(" (at most {})", micro_batches);
-  text += fmt::format("\n  recomputed: {}; precision {}, optimizer {}", recompute, precision, optimizer);
-  if (head_chunk_tokens > 0) text += fmt::format("; logits of {} tokens at a time", head_chunk_tokens);
+  text += fmt::format("\n  recomputed: {}; precision {}, optimizer {}", recompute, precision,
+                      optimizer);
+  if (head_chunk_tokens > 0) {
+    text += fmt::format("; logits of {} tokens at a time", head_chunk_tokens);
+  }
   if (converts_weights) text += "; weights converted when used";
   if (outside_bytes > 0) {
-    text += fmt::format("\n  offloaded: {}, {} {}", offloaded_things(offload), format_bytes(outside_bytes), device == "cpu" ? "in a file" : "on the host");
+    text += fmt::format("\n  offloaded: {}, {} {}", offloaded_things(offload),
+                        format_bytes(outside_bytes), device == "cpu" ? "in a file" : "on the host");
   }
   if (kept_layers > 0) {
-    text += fmt::format("\n  kept: what the embeddings and layers {} give, computed once before training: {} in a file",
-                        kept_layers == 1 ? "0" : fmt::format("0-{}", kept_layers - 1), format_bytes(kept_bytes));
+    text += fmt::format(
+        "\n  kept: what the embeddings and layers {} give, computed once before training: {} in a "
+        "file",
+        kept_layers == 1 ? "0" : fmt::format("0-{}", kept_layers - 1), format_bytes(kept_bytes));
     if (drops_less) text += "; they have no dropout in this run";
   }
   if (!not_kept.empty()) text += "\n  not kept: " + not_kept;
-  if (predicted_tokens_per_second) text += fmt::format("\n  predicted: {:.0f} tokens a second", *predicted_tokens_per_second);
+  if (predicted_tokens_per_second) {
+    text += fmt::format("\n  predicted: {:.0f} tokens a second", *predicted_tokens_per_second);
+  }
   if (!fits) {
     text += fmt::format("\ndoes not fit: short by {}; the same results need at least {}",
-                        format_bytes(minimum_budget_bytes - budget_bytes), format_bytes(minimum_budget_bytes));
+                        format_bytes(minimum_budget_bytes - budget_bytes),
+                        format_bytes(minimum_budget_bytes));
     if (!would_fit_with.empty()) text += "\nwith other results it would fit:";
     for (const Alternative& a : would_fit_with) text += "\n  " + text_of(a);
     if (would_fit_with.empty()) text += "\nnothing that changes the results makes it fit either";

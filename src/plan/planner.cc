@@ -15,18 +15,19 @@ namespace {
 
 constexpr int64_t kHeadChunks[] = {8192, 2048, 512, 128};
 
-// Capacities between the longest text and a whole step are multiples of this, so that small differences of overhead do
-// not change the packing.
+// Capacities between the longest text and a whole step are multiples of this, so that small
+// differences of overhead do not change the packing.
 constexpr int64_t kCapacityStep = 64;
-// Up to so many micro-batches every number is tried, beyond that every number that is larger by an eighth.
+// Up to so many micro-batches every number is tried, beyond that every number that is larger by an
+// eighth.
 constexpr int64_t kFewMicroBatches = 16;
 constexpr size_t kGraphsKept = 4;
 // The device keeps eight bytes for each page of 4 KiB of the host that it may read.
 constexpr uint64_t kHostBytesPerTableByte = 512;
 constexpr int kSweepBudgets = 24;
 
-// What layers recompute from the least to the most: each step adds a part to one more layer, cheap ones first, the first
-// layers first, since they wait longest for their backward.
+// What layers recompute from the least to the most: each step adds a part to one more layer, cheap
+// ones first, the first layers first, since they wait longest for their backward.
 std::vector<Recomputation> recompute_ladder(const Speed& speed) {
   std::vector<Recomputation> ladder = {Recomputation(speed.shares.size() + 1)};
   const auto add = [&](Part part) {
@@ -61,11 +62,14 @@ size_t first_where(size_t end, const Condition& holds) {
   return end;
 }
 
-// Graphs are built when a choice is looked at, and what they need is remembered: one search serves many budgets.
+// Graphs are built when a choice is looked at, and what they need is remembered: one search serves
+// many budgets.
 class Search {
  public:
   explicit Search(const PlanRequest& request)
-      : request_(request), budget_(request.budget_bytes), speed_(request.speed.value_or(derived_speed(request))) {
+      : request_(request),
+        budget_(request.budget_bytes),
+        speed_(request.speed.value_or(derived_speed(request))) {
     if (request_.pinned_choice) {
       ladder_ = {request_.pinned_choice->recompute};
     } else if (!training() || request_.pinned_recompute) {
@@ -95,16 +99,19 @@ class Search {
         return other;
       };
       const size_t begin = candidate.rung, rungs = ladder_.size() - begin;
-      const size_t end = first_where(rungs, [&](size_t n) { return best && seconds(at(begin + n)) >= best_seconds; });
+      const size_t end = first_where(
+          rungs, [&](size_t n) { return best && seconds(at(begin + n)) >= best_seconds; });
       if (!fits(at(begin + end - 1))) continue;
       candidate.rung = begin + first_where(end - 1, [&](size_t n) { return fits(at(begin + n)); });
       best = candidate;
       best_seconds = seconds(candidate);
     }
-    Plan plan = best ? evaluate(choice_of(*best), widened(*best).capacity) : evaluate(choice_of(smallest_), smallest_.capacity);
+    Plan plan = best ? evaluate(choice_of(*best), widened(*best).capacity)
+                     : evaluate(choice_of(smallest_), smallest_.capacity);
     plan.fits = best.has_value();
     plan.minimum_budget_bytes = minimum_bytes();
-    // What was compared, without the room that is left over: only so more memory is never predicted to be slower.
+    // What was compared, without the room that is left over: only so more memory is never predicted
+    // to be slower.
     if (best) set_time(plan, best_seconds);
     return plan;
   }
@@ -122,15 +129,20 @@ class Search {
     int64_t capacity = 0;
     auto operator<=>(const Candidate&) const = default;
   };
-  PlanChoice choice_of(const Candidate& c) const { return {ladder_[c.rung], c.chunk, c.converts, c.offload, c.stows}; }
-  double seconds(const Candidate& c) const { return step_seconds(request_, speed_, choice_of(c), c.capacity); }
+  PlanChoice choice_of(const Candidate& c) const {
+    return {ladder_[c.rung], c.chunk, c.converts, c.offload, c.stows};
+  }
+  double seconds(const Candidate& c) const {
+    return step_seconds(request_, speed_, choice_of(c), c.capacity);
+  }
 
   bool training() const { return request_.graph.purpose == Purpose::kTraining; }
   bool keeps_states() const { return training() && request_.graph.kept_layers > 0; }
 
   bool has_vocabulary_head() const {
     const Head head = request_.model->head();
-    return (head == Head::kCausalLm || head == Head::kMaskedLm) && request_.workload.target_rule != TargetRule::kNone &&
+    return (head == Head::kCausalLm || head == Head::kMaskedLm) &&
+           request_.workload.target_rule != TargetRule::kNone &&
            request_.graph.purpose != Purpose::kGeneration;
   }
 
@@ -167,19 +179,21 @@ class Search {
     if (request_.pinned_choice) return {request_.pinned_choice->activations_outside};
     if (!training()) return {false};
     if (request_.pinned_offload) return {request_.activations_outside};
-    return lowest_rung(true) < ladder_.size() ? std::vector<bool>{false, true} : std::vector<bool>{false};
+    return lowest_rung(true) < ladder_.size() ? std::vector<bool>{false, true}
+                                              : std::vector<bool>{false};
   }
   // Without a layer that is recomputed whole there is nothing to stow.
   size_t lowest_rung(bool stows) const {
     if (!stows || request_.pinned_choice || request_.pinned_offload) return 0;
     const auto any_whole = [](const Recomputation& recompute) {
-      return recompute.size() > 1 && std::find(recompute.begin() + 1, recompute.end(), Parts::all()) != recompute.end();
+      return recompute.size() > 1 &&
+             std::find(recompute.begin() + 1, recompute.end(), Parts::all()) != recompute.end();
     };
     return size_t(std::ranges::find_if(ladder_, any_whole) - ladder_.begin());
   }
 
-  // How weights can be kept: in the arena with or without copies, or outside, which leaves the copies alone there; and what
-  // layers keep.
+  // How weights can be kept: in the arena with or without copies, or outside, which leaves the
+  // copies alone there; and what layers keep.
   struct Keeping {
     bool converts;
     Offload offload;
@@ -191,7 +205,9 @@ class Search {
     for (const bool stows : stowing_choices()) {
       for (const Offload offload : offload_choices()) {
         if (request_.pinned_choice || offload == Offload::kNone) {
-          for (const bool converts : conversion_choices()) all.push_back({converts, offload, stows});
+          for (const bool converts : conversion_choices()) {
+            all.push_back({converts, offload, stows});
+          }
         } else {
           all.push_back({false, offload, stows});
         }
@@ -204,11 +220,14 @@ class Search {
   std::vector<int64_t> capacity_choices() const {
     const int64_t low = smallest_capacity(), high = useful_capacity();
     std::vector<int64_t> choices = {high};
-    for (int64_t parts = 2; parts <= high && choices.back() > low; parts += std::max<int64_t>(1, parts < kFewMicroBatches ? 1 : parts / 8)) {
+    for (int64_t parts = 2; parts <= high && choices.back() > low;
+         parts += std::max<int64_t>(1, parts < kFewMicroBatches ? 1 : parts / 8)) {
       // Whole texts of the greatest length, where that is what there is.
       const int64_t even = (high + parts - 1) / parts;
-      const int64_t texts = (even + low - 1) / low * low, rounded = (even + kCapacityStep - 1) / kCapacityStep * kCapacityStep;
-      choices.push_back(std::clamp(request_.workload.lengths_vary() ? rounded : texts, low, choices.back()));
+      const int64_t texts = (even + low - 1) / low * low,
+                    rounded = (even + kCapacityStep - 1) / kCapacityStep * kCapacityStep;
+      choices.push_back(
+          std::clamp(request_.workload.lengths_vary() ? rounded : texts, low, choices.back()));
     }
     choices.push_back(low);
     choices.erase(std::ranges::unique(choices).begin(), choices.end());
@@ -266,7 +285,9 @@ class Search {
   enum class Placing { kDone, kLeftOut };
   Plan evaluate(const PlanChoice& choice, int64_t capacity, Placing placing = Placing::kDone) {
     const auto memory_of = [&](const StepGraph& step) {
-      if (placing == Placing::kDone) return plan_memory(step.graph, request_.workload.dims(capacity), request_.device);
+      if (placing == Placing::kDone) {
+        return plan_memory(step.graph, request_.workload.dims(capacity), request_.device);
+      }
       MemoryPlan bound;
       bound.bytes = live_memory(step.graph, request_.workload.dims(capacity), request_.device);
       return bound;
@@ -293,17 +314,21 @@ class Search {
       transient = std::max(transient, plan.prefix_memory.bytes);
     }
     std::vector<size_t> stowed_bytes;
-    for (const ValueId v : plan.step->graph.stowed()) stowed_bytes.push_back(plan.step->graph.value(v).desc.bytes(plan.capacity));
-    plan.layout = lay_out_arena(request_.model->parameters(),
-                                {.use = training() ? ArenaUse::kTraining : ArenaUse::kInference,
-                                 .compute = request_.graph.compute,
-                                 .converts_weights = choice.converts_weights,
-                                 .optimizer = request_.optimizer,
-                                 .offload = choice.offload,
-                                 .state_visits = request_.device.kind == DeviceKind::kCpu,
-                                 .transient_bytes = transient,
-                                 .table_bytes = request_.process.table_bytes ? request_.process.table_bytes(plan.capacity) : 0,
-                                 .stowed_bytes = std::move(stowed_bytes)});
+    for (const ValueId v : plan.step->graph.stowed()) {
+      stowed_bytes.push_back(plan.step->graph.value(v).desc.bytes(plan.capacity));
+    }
+    plan.layout = lay_out_arena(
+        request_.model->parameters(),
+        {.use = training() ? ArenaUse::kTraining : ArenaUse::kInference,
+         .compute = request_.graph.compute,
+         .converts_weights = choice.converts_weights,
+         .optimizer = request_.optimizer,
+         .offload = choice.offload,
+         .state_visits = request_.device.kind == DeviceKind::kCpu,
+         .transient_bytes = transient,
+         .table_bytes =
+             request_.process.table_bytes ? request_.process.table_bytes(plan.capacity) : 0,
+         .stowed_bytes = std::move(stowed_bytes)});
     plan.arena_bytes = plan.layout.bytes;
     plan.compute = request_.graph.compute;
     plan.optimizer = request_.optimizer;
@@ -319,11 +344,14 @@ class Search {
   void itemise(Plan& plan) const {
     const bool cpu = request_.device.kind == DeviceKind::kCpu;
     const ArenaLayout& layout = plan.layout;
-    const uint64_t weights = layout.trained.bytes + layout.halves.bytes + layout.others.bytes, copies = layout.copies.bytes;
-    const uint64_t taken = (plan.arena_bytes + request_.process.arena_granule - 1) / request_.process.arena_granule *
-                           request_.process.arena_granule;
+    const uint64_t weights = layout.trained.bytes + layout.halves.bytes + layout.others.bytes,
+                   copies = layout.copies.bytes;
+    const uint64_t taken = (plan.arena_bytes + request_.process.arena_granule - 1) /
+                           request_.process.arena_granule * request_.process.arena_granule;
     plan.items = {{"weights", weights}};
-    if (copies > 0) plan.items.push_back({fmt::format("weights in {}", dtype_name(plan.compute)), copies});
+    if (copies > 0) {
+      plan.items.push_back({fmt::format("weights in {}", dtype_name(plan.compute)), copies});
+    }
     if (training()) {
       plan.items.push_back({"gradients", layout.gradients.bytes});
       plan.items.push_back({"optimizer state", layout.states.bytes});
@@ -331,46 +359,62 @@ class Search {
     plan.items.push_back({training() ? "activations and workspace" : "activations",
                           taken - weights - copies - layout.gradients.bytes - layout.states.bytes});
     if (cpu) plan.items.push_back({"data and file buffers", plan.buffer_bytes});
-    plan.items.push_back({cpu ? "program, libraries, tokenizer" : "CUDA context, libraries, kernels", plan.overhead_bytes});
+    plan.items.push_back(
+        {cpu ? "program, libraries, tokenizer" : "CUDA context, libraries, kernels",
+         plan.overhead_bytes});
     if (request_.process.launch_bytes) {
       size_t nodes = 0;
-      for (const auto& step : {plan.step, plan.scoring, plan.prefix}) nodes += step ? step->graph.nodes().size() : 0;
-      plan.items.push_back({"CUDA graphs", request_.process.launch_bytes(plan.capacity, nodes, !layout.stowed.empty())});
+      for (const auto& step : {plan.step, plan.scoring, plan.prefix}) {
+        nodes += step ? step->graph.nodes().size() : 0;
+      }
+      plan.items.push_back({"CUDA graphs", request_.process.launch_bytes(plan.capacity, nodes,
+                                                                         !layout.stowed.empty())});
     }
     const uint64_t pinned = layout.outside_bytes + pinned_states_bytes(plan.capacity);
     if (!cpu && pinned > 0) {
-      plan.items.push_back({"page tables of the host's memory", pinned / kHostBytesPerTableByte + request_.process.arena_granule});
+      plan.items.push_back({"page tables of the host's memory",
+                            pinned / kHostBytesPerTableByte + request_.process.arena_granule});
     }
-    plan.items.push_back({cpu ? "heap and stacks" : "kernels loaded later", request_.process.slack_bytes + (cpu ? heap_bytes(plan) : 0)});
+    plan.items.push_back({cpu ? "heap and stacks" : "kernels loaded later",
+                          request_.process.slack_bytes + (cpu ? heap_bytes(plan) : 0)});
     for (const PlanItem& item : plan.items) plan.peak_bytes += item.bytes;
     if (!cpu) {
       plan.host_peak_bytes = request_.process.host_bytes + plan.buffer_bytes + layout.outside_bytes;
       return;
     }
     if (request_.process.startup_peak_bytes > plan.peak_bytes) {
-      plan.items.push_back({"start-up beyond that", request_.process.startup_peak_bytes - plan.peak_bytes});
+      plan.items.push_back(
+          {"start-up beyond that", request_.process.startup_peak_bytes - plan.peak_bytes});
       plan.peak_bytes = request_.process.startup_peak_bytes;
     }
     plan.host_peak_bytes = plan.peak_bytes;
   }
 
-  // What the run's graphs take of the heap, with the places of their values and the tables of who runs them.
+  // What the run's graphs take of the heap, with the places of their values and the tables of who
+  // runs them.
   static uint64_t heap_bytes(const Plan& plan) {
-    // A parameter's: its place, and its entry in the header of a file while that is read or written.
-    constexpr uint64_t kOfNode = sizeof(Placement) + 80, kOfSlot = 40, kOfParameter = sizeof(ParameterPlace) + 1024;
+    // A parameter's: its place, and its entry in the header of a file while that is read or
+    // written.
+    constexpr uint64_t kOfNode = sizeof(Placement) + 80, kOfSlot = 40,
+                       kOfParameter = sizeof(ParameterPlace) + 1024;
     uint64_t bytes = plan.layout.parameters.size() * kOfParameter;
     for (const auto& step : {plan.step, plan.scoring, plan.prefix}) {
       if (!step) continue;
       const Graph& graph = step->graph;
-      bytes += graph.heap_bytes() + graph.values().size() * sizeof(Placement) + graph.nodes().size() * kOfNode;
-      for (const Node& node : graph.nodes()) bytes += (node.inputs.size() + node.outputs.size()) * kOfSlot;
+      bytes += graph.heap_bytes() + graph.values().size() * sizeof(Placement) +
+               graph.nodes().size() * kOfNode;
+      for (const Node& node : graph.nodes()) {
+        bytes += (node.inputs.size() + node.outputs.size()) * kOfSlot;
+      }
     }
     return bytes;
   }
 
   void set_time(Plan& plan, double seconds) const {
     plan.step_seconds = seconds;
-    if (speed_.measured) plan.tokens_per_second = double(mean_step_tokens(request_.workload)) / seconds;
+    if (speed_.measured) {
+      plan.tokens_per_second = double(mean_step_tokens(request_.workload)) / seconds;
+    }
   }
 
   // What is known about a candidate's need. The bound is mostly the truth, and much cheaper.
@@ -392,23 +436,29 @@ class Search {
     return need.exact;
   }
   bool fits(const Candidate& candidate) {
-    return need_of(candidate).host <= host_budget() && need_of(candidate).bound <= budget_ && exact_bytes(candidate) <= budget_;
+    return need_of(candidate).host <= host_budget() && need_of(candidate).bound <= budget_ &&
+           exact_bytes(candidate) <= budget_;
   }
   // On a CPU run all memory is the budget's.
   uint64_t host_budget() const {
-    return request_.device.kind == DeviceKind::kCpu ? std::numeric_limits<uint64_t>::max() : request_.host_budget_bytes;
+    return request_.device.kind == DeviceKind::kCpu ? std::numeric_limits<uint64_t>::max()
+                                                    : request_.host_budget_bytes;
   }
 
-  int64_t smallest_capacity() const { return request_.pinned_capacity.value_or(request_.workload.longest); }
+  int64_t smallest_capacity() const {
+    return request_.pinned_capacity.value_or(request_.workload.longest);
+  }
   int64_t useful_capacity() const {
-    return request_.pinned_capacity.value_or(std::max(request_.workload.longest, request_.workload.step_tokens));
+    return request_.pinned_capacity.value_or(
+        std::max(request_.workload.longest, request_.workload.step_tokens));
   }
 
   // Texts of different lengths fill whatever room there is.
   Candidate widened(const Candidate& candidate) {
     if (!request_.workload.lengths_vary()) return candidate;
     Candidate wider = candidate;
-    int64_t good = candidate.capacity / kCapacityStep, bad = (useful_capacity() + kCapacityStep - 1) / kCapacityStep;
+    int64_t good = candidate.capacity / kCapacityStep,
+            bad = (useful_capacity() + kCapacityStep - 1) / kCapacityStep;
     while (bad - good > 1) {
       wider.capacity = (good + bad) / 2 * kCapacityStep;
       (fits(wider) ? good : bad) = (good + bad) / 2;
@@ -417,15 +467,16 @@ class Search {
     return wider;
   }
 
-  // The least chunk and no copies never need more. Recomputing more nearly never does either, but the last layers have
-  // their backward at once: what they give up is back before memory is least.
+  // The least chunk and no copies never need more. Recomputing more nearly never does either, but
+  // the last layers have their backward at once: what they give up is back before memory is least.
   void find_smallest() {
     const size_t last = ladder_.size() - 1, level = std::max<size_t>(1, last / kPartNames.size());
     for (size_t below = 0; below <= last && below <= 3 * level; ++below) {
       if (below % level > 1 && below % level + 1 != level) continue;
       for (const Keeping& keeping : keepings()) {
         if (last - below < lowest_rung(keeping.stows)) continue;
-        const Candidate candidate{last - below, chunk_choices().back(), keeping.converts, keeping.offload, keeping.stows, smallest_capacity()};
+        const Candidate candidate{last - below,    chunk_choices().back(), keeping.converts,
+                                  keeping.offload, keeping.stows,          smallest_capacity()};
         const bool first = below == 0 && keeping == keepings().front();
         if (!first && need_of(candidate).host > host_budget()) continue;
         if (first || need_of(candidate).bound < need_of(smallest_).bound) smallest_ = candidate;
@@ -439,7 +490,8 @@ class Search {
   std::vector<Recomputation> ladder_;
   Candidate smallest_;
   std::map<PlanChoice, std::shared_ptr<const StepGraph>> steps_;
-  std::map<std::pair<int64_t, bool>, std::shared_ptr<const StepGraph>> scorings_;  // by chunk and conversion
+  std::map<std::pair<int64_t, bool>, std::shared_ptr<const StepGraph>>
+      scorings_;  // by chunk and conversion
   std::shared_ptr<const StepGraph> prefix_;
   std::map<Candidate, Need> needs_;
 };
@@ -452,19 +504,26 @@ Dims Workload::dims(int64_t tokens) const {
             .longest = longest,
             .label_words = label_words};
   switch (target_rule) {
-    case TargetRule::kNone: break;
-    case TargetRule::kEveryToken: dims.targets = tokens; break;
+    case TargetRule::kNone:
+      break;
+    case TargetRule::kEveryToken:
+      dims.targets = tokens;
+      break;
     case TargetRule::kMaskedTokens:
       // Rounded up in each sequence.
-      dims.targets = std::min(tokens, int64_t(std::ceil(masked_share * double(tokens))) + dims.sequences);
+      dims.targets =
+          std::min(tokens, int64_t(std::ceil(masked_share * double(tokens))) + dims.sequences);
       break;
-    case TargetRule::kLastToken: dims.targets = dims.sequences; break;
+    case TargetRule::kLastToken:
+      dims.targets = dims.sequences;
+      break;
   }
   return dims;
 }
 
 Plan make_plan(const PlanRequest& request) {
-  SNUG_CHECK(request.model != nullptr && request.workload.longest > 0 && request.workload.batch_size > 0);
+  SNUG_CHECK(request.model != nullptr && request.workload.longest > 0 &&
+             request.workload.batch_size > 0);
   return Search(request).run(request.budget_bytes);
 }
 
@@ -478,12 +537,16 @@ std::vector<Plan> sweep_plans(const PlanRequest& request) {
     const double share = double(i) / kSweepBudgets;
     budgets.push_back(least + uint64_t(share * share * double(most - least)));
   }
-  if (request.budget_bytes >= least && request.budget_bytes < most) budgets.push_back(request.budget_bytes);
+  if (request.budget_bytes >= least && request.budget_bytes < most) {
+    budgets.push_back(request.budget_bytes);
+  }
   std::ranges::sort(budgets);
   std::vector<Plan> frontier;
   for (const uint64_t budget : budgets) {
     Plan plan = search.run(budget);
-    if (frontier.empty() || plan.step_seconds < frontier.back().step_seconds) frontier.push_back(std::move(plan));
+    if (frontier.empty() || plan.step_seconds < frontier.back().step_seconds) {
+      frontier.push_back(std::move(plan));
+    }
   }
   return frontier;
 }
@@ -505,7 +568,8 @@ std::vector<SweepPoint> summarize(const std::vector<Plan>& sweep, uint64_t budge
                       .tokens_per_second = plan.tokens_per_second});
   }
   // More memory would not have made it faster than the last that it holds.
-  const auto beyond = std::ranges::find_if(points, [&](const SweepPoint& p) { return p.budget_bytes > budget_bytes; });
+  const auto beyond = std::ranges::find_if(
+      points, [&](const SweepPoint& p) { return p.budget_bytes > budget_bytes; });
   if (beyond != points.begin()) std::prev(beyond)->chosen = true;
   return points;
 }

@@ -1,6 +1,7 @@
-// Chooses how a run uses its memory: the capacity of a micro-batch, which parts of which layers are recomputed, how much of
-// a language model's logits exists at once, and whether weights are kept in the type of products too, so that the whole
-// process stays inside the budget and as little time as possible is lost. A pure function of its inputs.
+// Chooses how a run uses its memory: the capacity of a micro-batch, which parts of which layers are
+// recomputed, how much of a language model's logits exists at once, and whether weights are kept in
+// the type of products too, so that the whole process stays inside the budget and as little time as
+// possible is lost. A pure function of its inputs.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +23,21 @@ namespace snug {
 
 // What the process needs besides the arena.
 struct ProcessFacts {
-  uint64_t overhead_bytes = 0;      // occupied before snug asks for anything: program, libraries, tokenizer
-  uint64_t startup_peak_bytes = 0;  // the most the process has occupied so far (reading the tokenizer, the data)
+  uint64_t overhead_bytes =
+      0;  // occupied before snug asks for anything: program, libraries, tokenizer
+  uint64_t startup_peak_bytes =
+      0;  // the most the process has occupied so far (reading the tokenizer, the data)
   // Buffers of the data pipeline and of file input and output for a given capacity.
   std::function<uint64_t(const Dims& capacity)> buffer_bytes;
-  uint64_t host_bytes = 0;       // where the device is not the host: what the process occupies there besides buffers
-  uint64_t slack_bytes = 0;      // growth that no table counts
-  // What launching so many nodes for micro-batches of this capacity takes besides; branches: with copies beside them.
-  // Empty: nothing.
+  uint64_t host_bytes =
+      0;  // where the device is not the host: what the process occupies there besides buffers
+  uint64_t slack_bytes = 0;  // growth that no table counts
+  // What launching so many nodes for micro-batches of this capacity takes besides; branches: with
+  // copies beside them. Empty: nothing.
   std::function<uint64_t(const Dims& capacity, size_t nodes, bool branches)> launch_bytes;
-  uint64_t tolerance_bytes = 0;  // by which two starts of one program differ: the printed minimum leaves it
-  uint64_t arena_granule = 1;    // the device gives memory in multiples of this
+  uint64_t tolerance_bytes =
+      0;  // by which two starts of one program differ: the printed minimum leaves it
+  uint64_t arena_granule = 1;  // the device gives memory in multiples of this
   // What the device keeps inside the arena besides tensors; empty: nothing.
   std::function<size_t(const Dims& capacity)> table_bytes;
 };
@@ -44,13 +49,15 @@ struct PlanRequest {
   Workload workload;
   ProcessFacts process;
   uint64_t budget_bytes = 0;
-  uint64_t host_budget_bytes = std::numeric_limits<uint64_t>::max();  // beside a GPU: of the process's other memory
+  uint64_t host_budget_bytes =
+      std::numeric_limits<uint64_t>::max();  // beside a GPU: of the process's other memory
   Device device;
   std::optional<Speed> speed;  // measured on the device; empty: derived
   std::optional<Recomputation> pinned_recompute;
   std::optional<Offload> pinned_offload;
-  bool activations_outside = false;  // with a pinned offload; then all layers are recomputed, if nothing else is pinned
-  std::optional<int64_t> pinned_capacity;  // tokens
+  bool activations_outside =
+      false;  // with a pinned offload; then all layers are recomputed, if nothing else is pinned
+  std::optional<int64_t> pinned_capacity;   // tokens
   std::optional<PlanChoice> pinned_choice;  // all of it: a resumed run's
 };
 
@@ -58,7 +65,8 @@ struct Plan {
   bool fits = false;
   uint64_t budget_bytes = 0;
   uint64_t minimum_budget_bytes = 0;
-  uint64_t overhead_bytes = 0, buffer_bytes = 0, arena_bytes = 0, peak_bytes = 0, host_peak_bytes = 0;
+  uint64_t overhead_bytes = 0, buffer_bytes = 0, arena_bytes = 0, peak_bytes = 0,
+           host_peak_bytes = 0;
   Workload workload;
   Device device;
   DType compute = DType::kF32;
@@ -66,11 +74,12 @@ struct Plan {
   Dims capacity;
   PlanChoice choice;
   int layers = 0;
-  int kept_layers = 0;  // of GraphOptions
+  int kept_layers = 0;        // of GraphOptions
   int64_t micro_batches = 0;  // of a step with the most tokens
-  double step_seconds = 0;    // of average length; a prediction only where the request's speed was measured
+  double step_seconds =
+      0;  // of average length; a prediction only where the request's speed was measured
   std::optional<double> tokens_per_second;  // that prediction
-  std::vector<PlanItem> items;  // at the moment of the peak; they add up to peak_bytes
+  std::vector<PlanItem> items;              // at the moment of the peak; they add up to peak_bytes
 
   // What the executor needs. Shared, because graphs are referred to by executors.
   std::shared_ptr<const StepGraph> step;     // the request's purpose
@@ -80,11 +89,12 @@ struct Plan {
   ArenaLayout layout;
 };
 
-// When nothing fits, `fits` is false and the plan describes the smallest choice; minimum_budget_bytes is always set.
+// When nothing fits, `fits` is false and the plan describes the smallest choice;
+// minimum_budget_bytes is always set.
 Plan make_plan(const PlanRequest& request);
 
-// The best plans for budgets from the smallest to what is needed without any limit, each faster than the one before; the
-// request's own budget is among them where it fits.
+// The best plans for budgets from the smallest to what is needed without any limit, each faster
+// than the one before; the request's own budget is among them where it fits.
 std::vector<Plan> sweep_plans(const PlanRequest& request);
 
 // The least budget with which a request can be run, whatever its own budget.

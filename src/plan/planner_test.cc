@@ -1,5 +1,5 @@
-// Properties of the search over random budgets: what is chosen fits, the printed minimum works and nothing below it, more
-// memory is not slower.
+// Properties of the search over random budgets: what is chosen fits, the printed minimum works and
+// nothing below it, more memory is not slower.
 #include "plan/planner.h"
 
 #include <gtest/gtest.h>
@@ -21,14 +21,19 @@ struct Setting {
   int64_t mean_length = 0;
 };
 
-std::unique_ptr<Model> small_model(const Setting& setting, const std::vector<std::string>& freeze = {}) {
-  const TestSizes sizes{.words = 5000, .hidden = 128, .layers = 5, .heads = 4, .inner = 512, .positions = 256};
-  return make_model(test_config(setting.family, sizes), setting.head, {.freeze = freeze, .lora = {}});
+std::unique_ptr<Model> small_model(const Setting& setting,
+                                   const std::vector<std::string>& freeze = {}) {
+  const TestSizes sizes{
+      .words = 5000, .hidden = 128, .layers = 5, .heads = 4, .inner = 512, .positions = 256};
+  return make_model(test_config(setting.family, sizes), setting.head,
+                    {.freeze = freeze, .lora = {}});
 }
 
 PlanRequest request_for(const Model& model, const Setting& setting) {
-  PlanRequest request =
-      test_request(model, {.batch_size = 24, .longest = 256, .step_tokens = 24 * 256, .mean_length = setting.mean_length});
+  PlanRequest request = test_request(model, {.batch_size = 24,
+                                             .longest = 256,
+                                             .step_tokens = 24 * 256,
+                                             .mean_length = setting.mean_length});
   request.process.buffer_bytes = [](const Dims& dims) { return uint64_t(dims.tokens) * 64; };
   if (setting.device == DeviceKind::kCuda) {
     request.graph.compute = DType::kBF16;
@@ -90,15 +95,18 @@ TEST_P(PlannerProperties, TheSweepIsAFrontier) {
   const auto chosen = std::ranges::find_if(points, &SweepPoint::chosen);
   ASSERT_NE(chosen, points.end());
   // Micro-batches of other sizes may be as fast.
-  EXPECT_NEAR(chosen->relative_time, make_plan(request).step_seconds / around.back().step_seconds, 1e-9);
+  EXPECT_NEAR(chosen->relative_time, make_plan(request).step_seconds / around.back().step_seconds,
+              1e-9);
 }
 
-INSTANTIATE_TEST_SUITE_P(Settings, PlannerProperties,
-                         testing::Values(Setting{}, Setting{.mean_length = 60}, Setting{.device = DeviceKind::kCuda, .mean_length = 256},
-                                         Setting{Family::kGpt2, Head::kCausalLm, DeviceKind::kCpu, 250},
-                                         Setting{Family::kGpt2, Head::kCausalLm, DeviceKind::kCuda, 256},
-                                         Setting{Family::kBert, Head::kTagger, DeviceKind::kCpu, 60},
-                                         Setting{Family::kBert, Head::kSpans, DeviceKind::kCuda, 256}));
+INSTANTIATE_TEST_SUITE_P(
+    Settings, PlannerProperties,
+    testing::Values(Setting{}, Setting{.mean_length = 60},
+                    Setting{.device = DeviceKind::kCuda, .mean_length = 256},
+                    Setting{Family::kGpt2, Head::kCausalLm, DeviceKind::kCpu, 250},
+                    Setting{Family::kGpt2, Head::kCausalLm, DeviceKind::kCuda, 256},
+                    Setting{Family::kBert, Head::kTagger, DeviceKind::kCpu, 60},
+                    Setting{Family::kBert, Head::kSpans, DeviceKind::kCuda, 256}));
 
 // Cheap parts go first, and whole layers last.
 TEST(Planner, GivesUpCheapPartsFirst) {
@@ -108,7 +116,8 @@ TEST(Planner, GivesUpCheapPartsFirst) {
   request.budget_bytes = roomy.peak_bytes - (64 << 10);
   const Plan tight = make_plan(request);
   EXPECT_EQ(tight.capacity.tokens, roomy.capacity.tokens);
-  EXPECT_TRUE(tight.choice.recompute[1] == Parts{Part::kNorms}) << describe(tight.choice.recompute, tight.layers);
+  EXPECT_TRUE(tight.choice.recompute[1] == Parts{Part::kNorms})
+      << describe(tight.choice.recompute, tight.layers);
   EXPECT_TRUE(tight.choice.recompute.back().none());
 }
 
@@ -136,9 +145,11 @@ TEST(Planner, FrozenLayersAreFasterKeptWhereTheyAreReadAgain) {
   }
   const Setting gpu{.device = DeviceKind::kCuda};
   const Kept tokens = plans_for(gpu, four, 3), texts = plans_for(gpu, head, 3);
-  EXPECT_GT(tokens.behind.step_seconds, tokens.through.step_seconds) << "a file is slower than four narrow layers";
+  EXPECT_GT(tokens.behind.step_seconds, tokens.through.step_seconds)
+      << "a file is slower than four narrow layers";
   EXPECT_LT(texts.behind.step_seconds, texts.through.step_seconds);
-  EXPECT_EQ(tokens.behind.host_peak_bytes - tokens.through.host_peak_bytes, 3u * 24 * 256 * 128 * 2) << "on their way to the device";
+  EXPECT_EQ(tokens.behind.host_peak_bytes - tokens.through.host_peak_bytes, 3u * 24 * 256 * 128 * 2)
+      << "on their way to the device";
 }
 
 TEST(Planner, MeasuredSpeedBecomesAPrediction) {
@@ -149,7 +160,8 @@ TEST(Planner, MeasuredSpeedBecomesAPrediction) {
   request.speed->measured = true;
   const Plan plan = make_plan(request);
   ASSERT_TRUE(plan.tokens_per_second.has_value());
-  EXPECT_NEAR(*plan.tokens_per_second, 24 * 256 / plan.step_seconds, 1e-6 * *plan.tokens_per_second);
+  EXPECT_NEAR(*plan.tokens_per_second, 24 * 256 / plan.step_seconds,
+              1e-6 * *plan.tokens_per_second);
 }
 
 }  // namespace

@@ -42,11 +42,16 @@ bool keeps_gradient(const Parameter& p, const ParameterPlace& place, const Updat
 }
 
 void place_state(UpdateChunk& chunk, const Parameter& p, int64_t state) {
-  const auto at = [&](size_t offset, size_t element_bytes) { return element_at(state + int64_t(offset), chunk.begin, element_bytes); };
+  const auto at = [&](size_t offset, size_t element_bytes) {
+    return element_at(state + int64_t(offset), chunk.begin, element_bytes);
+  };
   switch (chunk.format) {
     case StateFormat::kNone:
-    case StateFormat::kFactored: return;
-    case StateFormat::kMomentum: chunk.first = at(0, sizeof(float)); return;
+    case StateFormat::kFactored:
+      return;
+    case StateFormat::kMomentum:
+      chunk.first = at(0, sizeof(float));
+      return;
     case StateFormat::kMoments:
       chunk.first = at(0, sizeof(float));
       chunk.second = at(moment_bytes(p), sizeof(float));
@@ -59,8 +64,10 @@ void place_state(UpdateChunk& chunk, const Parameter& p, int64_t state) {
       const EightBitLayout layout = eight_bit_layout(p.size());
       chunk.first = at(0, 1);
       chunk.second = at(layout.second, 1);
-      chunk.first_scale = element_at(state + int64_t(layout.first_scales), chunk.begin / kMomentBlock, sizeof(float));
-      chunk.second_scale = element_at(state + int64_t(layout.second_scales), chunk.begin / kMomentBlock, sizeof(float));
+      chunk.first_scale = element_at(state + int64_t(layout.first_scales),
+                                     chunk.begin / kMomentBlock, sizeof(float));
+      chunk.second_scale = element_at(state + int64_t(layout.second_scales),
+                                      chunk.begin / kMomentBlock, sizeof(float));
       return;
     }
   }
@@ -70,11 +77,14 @@ void place_state(UpdateChunk& chunk, const Parameter& p, int64_t state) {
 
 size_t update_chunk_count(const ParameterTable& parameters) {
   size_t count = 0;
-  for (const Parameter& p : parameters) count += p.trained ? size_t((p.size() + kUpdateChunk - 1) / kUpdateChunk) : 0;
+  for (const Parameter& p : parameters) {
+    count += p.trained ? size_t((p.size() + kUpdateChunk - 1) / kUpdateChunk) : 0;
+  }
   return count;
 }
 
-std::vector<UpdateChunk> update_chunks(const ParameterTable& parameters, const ArenaLayout& layout, const UpdateFacts& facts) {
+std::vector<UpdateChunk> update_chunks(const ParameterTable& parameters, const ArenaLayout& layout,
+                                       const UpdateFacts& facts) {
   std::vector<UpdateChunk> chunks;
   chunks.reserve(update_chunk_count(parameters));
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -82,7 +92,8 @@ std::vector<UpdateChunk> update_chunks(const ParameterTable& parameters, const A
     if (!p.trained) continue;
     const ParameterPlace& place = layout.parameters[i];
     const Arrays arrays(place, facts);
-    const size_t copy_bytes = keeps_bfloat16(facts.optimizer, p) ? kHalfBytes : dtype_bytes(facts.compute);
+    const size_t copy_bytes =
+        keeps_bfloat16(facts.optimizer, p) ? kHalfBytes : dtype_bytes(facts.compute);
     for (int64_t begin = 0; begin < p.size(); begin += kUpdateChunk) {
       chunks.push_back({.weight = element_at(arrays.weight, begin, sizeof(float)),
                         .copy = element_at(arrays.copy, begin, copy_bytes),
@@ -99,7 +110,8 @@ std::vector<UpdateChunk> update_chunks(const ParameterTable& parameters, const A
   return chunks;
 }
 
-std::vector<UpdateTensor> update_tensors(const ParameterTable& parameters, const ArenaLayout& layout, const UpdateFacts& facts) {
+std::vector<UpdateTensor> update_tensors(const ParameterTable& parameters,
+                                         const ArenaLayout& layout, const UpdateFacts& facts) {
   std::vector<UpdateTensor> tensors;
   if (facts.optimizer != Optimizer::kAdafactor) return tensors;
   for (size_t i = 0; i < parameters.size(); ++i) {

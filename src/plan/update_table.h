@@ -1,5 +1,6 @@
-// How a GPU updates parameters: tables of what is where, made once, and what changes from step to step. The structures
-// are what engine and kernels exchange through the arena (src/cuda/update.h); making them needs no GPU.
+// How a GPU updates parameters: tables of what is where, made once, and what changes from step to
+// step. The structures are what engine and kernels exchange through the arena (src/cuda/update.h);
+// making them needs no GPU.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,9 @@
 
 namespace snug {
 
-// A stretch of one trained parameter, at most kUpdateChunk elements. Offsets count bytes from where UpdateFacts says;
-// -1: not there. Arrays begin at multiples of 256 bytes, chunks at multiples of kUpdateChunk elements of them.
+// A stretch of one trained parameter, at most kUpdateChunk elements. Offsets count bytes from where
+// UpdateFacts says; -1: not there. Arrays begin at multiples of 256 bytes, chunks at multiples of
+// kUpdateChunk elements of them.
 inline constexpr int32_t kUpdateChunk = 4096;
 struct UpdateChunk {
   int64_t weight = -1;    // fp32
@@ -38,17 +40,21 @@ struct UpdateFacts {
   Optimizer optimizer = Optimizer::kAdamW;
   DType compute = DType::kF32;
   int64_t arena = 0, outside = 0;  // where they begin, added to all offsets
-  bool only_pass = false;  // a step never has more than one micro-batch: gradients of matrices are written, not added to
+  bool only_pass = false;  // a step never has more than one micro-batch: gradients of matrices are
+                           // written, not added to
 };
 size_t update_chunk_count(const ParameterTable& parameters);
-std::vector<UpdateChunk> update_chunks(const ParameterTable& parameters, const ArenaLayout& layout, const UpdateFacts& facts);
+std::vector<UpdateChunk> update_chunks(const ParameterTable& parameters, const ArenaLayout& layout,
+                                       const UpdateFacts& facts);
 // Only for Adafactor.
-std::vector<UpdateTensor> update_tensors(const ParameterTable& parameters, const ArenaLayout& layout, const UpdateFacts& facts);
+std::vector<UpdateTensor> update_tensors(const ParameterTable& parameters,
+                                         const ArenaLayout& layout, const UpdateFacts& facts);
 
 // What changes from step to step; uploaded before each update. src/optim/ has the formulas.
 struct UpdateFactors {
   float keep = 1.0f;  // 1 - lr * weight_decay
-  float step_size = 0.0f, new_m = 0.1f, old_v = 0.999f, new_v = 0.001f, v_correction = 1.0f, epsilon = 1e-8f;
+  float step_size = 0.0f, new_m = 0.1f, old_v = 0.999f, new_v = 0.001f, v_correction = 1.0f,
+        epsilon = 1e-8f;
   float learning_rate = 0.0f, momentum = 0.0f, decay = 0.0f;
   float max_norm = 0.0f;        // 0: no clipping
   float gradient_scale = 1.0f;  // divides out the fp16 loss scale before norm and update
@@ -65,7 +71,8 @@ struct UpdateResult {
   float clip = 1.0f;         // what clipping multiplied the gradient with
 };
 inline constexpr int kNormPartials = 1024;
-// Which gradients of a chunk are not all zero, as its norm finds out: one byte per warp that reads it.
+// Which gradients of a chunk are not all zero, as its norm finds out: one byte per warp that reads
+// it.
 inline constexpr size_t kNonzeroBytes = 8;
 
 }  // namespace snug

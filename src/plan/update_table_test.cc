@@ -7,21 +7,38 @@
 namespace snug {
 namespace {
 
-constexpr Optimizer kAll[] = {Optimizer::kAdamW,     Optimizer::kAdamW8Bit, Optimizer::kAdamWBf16,
-                              Optimizer::kAdafactor, Optimizer::kSgd,       Optimizer::kSgdMomentum};
+constexpr Optimizer kAll[] = {Optimizer::kAdamW,     Optimizer::kAdamW8Bit,
+                              Optimizer::kAdamWBf16, Optimizer::kAdafactor,
+                              Optimizer::kSgd,       Optimizer::kSgdMomentum};
 
 ParameterTable some_parameters() {
   ParameterTable table = {
-      {.name = "words", .rows = 301, .cols = 40, .is_factor = true, .is_table = true, .padded_rows = 304, .parts = {}},
-      {.name = "joined", .rows = 120, .cols = 40, .is_factor = true, .parts = {{"q", 40}, {"k", 40}, {"v", 40}}},
-      {.name = "bias", .cols = 120, .is_vector = true, .decays = false, .is_factor = true, .parts = {{"b", 120}}},
+      {.name = "words",
+       .rows = 301,
+       .cols = 40,
+       .is_factor = true,
+       .is_table = true,
+       .padded_rows = 304,
+       .parts = {}},
+      {.name = "joined",
+       .rows = 120,
+       .cols = 40,
+       .is_factor = true,
+       .parts = {{"q", 40}, {"k", 40}, {"v", 40}}},
+      {.name = "bias",
+       .cols = 120,
+       .is_vector = true,
+       .decays = false,
+       .is_factor = true,
+       .parts = {{"b", 120}}},
       {.name = "frozen", .rows = 90, .cols = 40, .is_factor = true, .trained = false, .parts = {}},
       {.name = "large", .rows = 257, .cols = 129, .is_factor = true, .parts = {}},
       {.name = "norm", .cols = 40, .is_vector = true, .decays = false, .parts = {}}};
   return table;
 }
 
-// Every array of every chunk lies inside its region of the arena, and no byte belongs to two of them.
+// Every array of every chunk lies inside its region of the arena, and no byte belongs to two of
+// them.
 TEST(UpdateTable, ArraysDoNotOverlap) {
   const ParameterTable table = some_parameters();
   for (Optimizer optimizer : kAll) {
@@ -41,16 +58,19 @@ TEST(UpdateTable, ArraysDoNotOverlap) {
         }
         taken[offset] = offset + bytes;
       };
-      const std::vector<UpdateChunk> chunks = update_chunks(table, layout, {.optimizer = optimizer, .compute = compute});
+      const std::vector<UpdateChunk> chunks =
+          update_chunks(table, layout, {.optimizer = optimizer, .compute = compute});
       EXPECT_EQ(chunks.size(), update_chunk_count(table));
       int64_t elements = 0;
       for (const UpdateChunk& c : chunks) {
         elements += c.count;
-        const bool half = c.format == StateFormat::kHalfMoments, eight = c.format == StateFormat::kEightBit;
+        const bool half = c.format == StateFormat::kHalfMoments,
+                   eight = c.format == StateFormat::kEightBit;
         EXPECT_EQ(c.weight < 0, half);
         const int64_t moment = eight ? 1 : half ? 2 : 4, scales = (c.count + 255) / 256 * 4;
         take(c.weight, 4 * c.count, layout.trained);
-        take(c.copy, (half ? 2 : int64_t(dtype_bytes(compute))) * c.count, half ? layout.halves : layout.copies);
+        take(c.copy, (half ? 2 : int64_t(dtype_bytes(compute))) * c.count,
+             half ? layout.halves : layout.copies);
         take(c.gradient, 4 * c.count, layout.gradients);
         take(c.first, moment * c.count, layout.states);
         take(c.second, moment * c.count, layout.states);
@@ -58,7 +78,8 @@ TEST(UpdateTable, ArraysDoNotOverlap) {
         take(c.second_scale, scales, layout.states);
       }
       EXPECT_EQ(elements, 301 * 40 + 120 * 40 + 120 + 257 * 129 + 40);
-      for (const UpdateTensor& t : update_tensors(table, layout, {.optimizer = optimizer, .compute = compute})) {
+      for (const UpdateTensor& t :
+           update_tensors(table, layout, {.optimizer = optimizer, .compute = compute})) {
         take(t.state, (t.rows + t.cols) * 4, layout.states);
       }
     }
@@ -68,7 +89,8 @@ TEST(UpdateTable, ArraysDoNotOverlap) {
 TEST(UpdateTable, AdafactorHasTheTensorsOfFiles) {
   const ParameterTable table = some_parameters();
   const ArenaLayout layout = lay_out_arena(table, {.optimizer = Optimizer::kAdafactor});
-  const std::vector<UpdateTensor> tensors = update_tensors(table, layout, {.optimizer = Optimizer::kAdafactor});
+  const std::vector<UpdateTensor> tensors =
+      update_tensors(table, layout, {.optimizer = Optimizer::kAdafactor});
   ASSERT_EQ(tensors.size(), 7u);  // words, q, k, v, bias, large, norm
   EXPECT_EQ(tensors[2].weight - tensors[1].weight, 40 * 40 * 4);
   EXPECT_EQ(tensors[4].rows, 0);
@@ -79,11 +101,13 @@ TEST(UpdateTable, AdafactorHasTheTensorsOfFiles) {
 TEST(UpdateTable, HalvesTakeTheMemoryOfNothingElse) {
   const ParameterTable table = some_parameters();
   const ArenaLayout plain = lay_out_arena(table, {.compute = DType::kBF16});
-  const ArenaLayout halves = lay_out_arena(table, {.compute = DType::kBF16, .optimizer = Optimizer::kAdamWBf16});
+  const ArenaLayout halves =
+      lay_out_arena(table, {.compute = DType::kBF16, .optimizer = Optimizer::kAdamWBf16});
   const size_t matrices = 120 * 40 + 257 * 129;
   EXPECT_EQ(plain.halves.bytes, 0u);
   EXPECT_NEAR(double(halves.halves.bytes), 2.0 * matrices, 512.0);
-  // Without fp32 weights and with half the moments: eight bytes less for each element, where the copy is the weight.
+  // Without fp32 weights and with half the moments: eight bytes less for each element, where the
+  // copy is the weight.
   EXPECT_NEAR(double(plain.bytes - halves.bytes), 8.0 * matrices, 4096.0 + 2048.0);
 }
 

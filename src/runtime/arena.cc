@@ -14,7 +14,8 @@ namespace snug {
 Arena::Arena(size_t bytes) : bytes_(bytes) {
   void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) {
-    fail(ErrorKind::kBudget, "the system does not give the {} that the plan needs", format_bytes(bytes));
+    fail(ErrorKind::kBudget, "the system does not give the {} that the plan needs",
+         format_bytes(bytes));
   }
   base_ = static_cast<std::byte*>(mapped);
   // Large pages where the system offers them: matrix products walk far.
@@ -26,7 +27,9 @@ Arena::~Arena() {
   if (base_ != nullptr) ::munmap(base_, bytes_);
 }
 
-void Arena::read(size_t offset, std::span<std::byte> to) const { std::memcpy(to.data(), base_ + offset, to.size()); }
+void Arena::read(size_t offset, std::span<std::byte> to) const {
+  std::memcpy(to.data(), base_ + offset, to.size());
+}
 
 void Arena::write(size_t offset, std::span<const std::byte> from) {
   std::memcpy(base_ + offset, from.data(), from.size());

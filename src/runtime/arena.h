@@ -1,4 +1,5 @@
-// The one block snug takes. Mapped and touched whole at construction: afterwards nothing can fail for want of memory.
+// The one block snug takes. Mapped and touched whole at construction: afterwards nothing can fail
+// for want of memory.
 #pragma once
 
 #include <cstddef>

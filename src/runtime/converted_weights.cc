@@ -9,7 +9,8 @@ void ConvertedWeights::read(size_t offset, std::span<std::byte> to) const {
   std::vector<uint16_t> halves(to.size() / sizeof(float));
   memory_.read(offset / 2, std::as_writable_bytes(std::span(halves)));
   for (size_t i = 0; i < halves.size(); ++i) {
-    const float value = dtype_ == DType::kBF16 ? bfloat16_to_float(halves[i]) : half_to_float(halves[i]);
+    const float value =
+        dtype_ == DType::kBF16 ? bfloat16_to_float(halves[i]) : half_to_float(halves[i]);
     std::memcpy(to.data() + i * sizeof(float), &value, sizeof(float));
   }
 }

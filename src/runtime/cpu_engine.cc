@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "optim/adamw.h"
 #include "ops/parallel.h"
+#include "optim/adamw.h"
 
 namespace snug {
 namespace {
@@ -14,7 +14,8 @@ constexpr int64_t kZeroGrain = 1 << 20;  // bytes: less is not worth a thread
 
 }  // namespace
 
-CpuEngine::CpuEngine(const Model& model, const Plan& plan, uint64_t seed, const std::filesystem::path& scratch)
+CpuEngine::CpuEngine(const Model& model, const Plan& plan, uint64_t seed,
+                     const std::filesystem::path& scratch)
     : Engine(model, plan),
       seed_(seed),
       arena_(plan.arena_bytes),
@@ -22,9 +23,13 @@ CpuEngine::CpuEngine(const Model& model, const Plan& plan, uint64_t seed, const 
       halves_(arena_, DType::kBF16),
       step_(plan.step->graph, plan.step_memory, plan.layout, arena_.base(), &outside_) {
   if (plan.scoring) {
-    scoring_ = std::make_unique<Executor>(plan.scoring->graph, plan.scoring_memory, plan.layout, arena_.base());
+    scoring_ = std::make_unique<Executor>(plan.scoring->graph, plan.scoring_memory, plan.layout,
+                                          arena_.base());
   }
-  if (plan.prefix) prefix_ = std::make_unique<Executor>(plan.prefix->graph, plan.prefix_memory, plan.layout, arena_.base());
+  if (plan.prefix) {
+    prefix_ = std::make_unique<Executor>(plan.prefix->graph, plan.prefix_memory, plan.layout,
+                                         arena_.base());
+  }
 }
 
 std::span<float> CpuEngine::floats(size_t offset, size_t bytes) const {
@@ -33,8 +38,9 @@ std::span<float> CpuEngine::floats(size_t offset, size_t bytes) const {
 
 void CpuEngine::begin(double targets) {
   std::byte* const gradients = arena_.base() + plan_.layout.gradients.offset;
-  over_ranges(int64_t(plan_.layout.gradients.bytes), kZeroGrain,
-              [&](int64_t begin, int64_t end) { std::memset(gradients + begin, 0, size_t(end - begin)); });
+  over_ranges(int64_t(plan_.layout.gradients.bytes), kZeroGrain, [&](int64_t begin, int64_t end) {
+    std::memset(gradients + begin, 0, size_t(end - begin));
+  });
   *step_.scalar(plan_.step->loss) = 0;
   context_ = {.seed = seed_, .training = true, .loss_scale = 1.0f / float(targets)};
 }
@@ -46,23 +52,29 @@ void CpuEngine::accumulate(const Batch& micro_batch) {
 
 void CpuEngine::update(const OptimizerStep& given, double max_gradient_norm) {
   const Stretch& gradients = plan_.layout.gradients;
-  result_ = {*step_.scalar(plan_.step->loss), std::sqrt(sum_of_squares(floats(gradients.offset, gradients.bytes))), false};
+  result_ = {*step_.scalar(plan_.step->loss),
+             std::sqrt(sum_of_squares(floats(gradients.offset, gradients.bytes))), false};
   if (!std::isfinite(result_.loss) || !std::isfinite(result_.gradient_norm)) return;
   result_.applied = true;
   OptimizerStep step = given;
   // PyTorch's clip_grad_norm_: the small constant keeps a zero norm harmless.
-  if (max_gradient_norm > 0) step.gradient_scale = std::min(1.0, max_gradient_norm / (result_.gradient_norm + 1e-6));
+  if (max_gradient_norm > 0) {
+    step.gradient_scale = std::min(1.0, max_gradient_norm / (result_.gradient_norm + 1e-6));
+  }
   for (size_t i = 0; i < model_.parameters().size(); ++i) {
     const Parameter& parameter = model_.parameters()[i];
     if (!parameter.trained) continue;
     const ParameterPlace& place = plan_.layout.parameters[i];
-    std::byte* const weights = arena_.base() + (place.weight == kNoOffset ? place.copy : place.weight);
+    std::byte* const weights =
+        arena_.base() + (place.weight == kNoOffset ? place.copy : place.weight);
     const bool away = place.outside_state != kNoOffset;
     // No activation is needed any more: their region is where the state from outside is worked on.
-    const std::span<std::byte> state{arena_.base() + (away ? plan_.layout.transient.offset : place.state),
-                                     state_bytes(plan_.optimizer, parameter)};
+    const std::span<std::byte> state{
+        arena_.base() + (away ? plan_.layout.transient.offset : place.state),
+        state_bytes(plan_.optimizer, parameter)};
     if (away) outside_.read(place.outside_state, state);
-    update_parameter(plan_.optimizer, parameter, i, weights, floats(place.gradient, fp32_bytes(i)), state.data(), step);
+    update_parameter(plan_.optimizer, parameter, i, weights, floats(place.gradient, fp32_bytes(i)),
+                     state.data(), step);
     if (away) outside_.write(place.outside_state, state);
   }
 }
@@ -75,7 +87,8 @@ std::span<const std::byte> CpuEngine::run_prefix(const Batch& micro_batch) {
 
 std::span<std::byte> CpuEngine::given_states(const Dims& dims) {
   const ValueId given = plan_.step->given;
-  return {static_cast<std::byte*>(step_.tensor(given).data), plan_.step->graph.value(given).desc.bytes(dims)};
+  return {static_cast<std::byte*>(step_.tensor(given).data),
+          plan_.step->graph.value(given).desc.bytes(dims)};
 }
 
 void CpuEngine::score(const Batch& micro_batch) {

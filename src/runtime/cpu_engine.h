@@ -12,7 +12,8 @@ namespace snug {
 class CpuEngine : public Engine {
  public:
   // What the plan keeps outside lies in a file in `scratch`.
-  CpuEngine(const Model& model, const Plan& plan, uint64_t seed, const std::filesystem::path& scratch = {});
+  CpuEngine(const Model& model, const Plan& plan, uint64_t seed,
+            const std::filesystem::path& scratch = {});
 
   void begin(double targets) override;
   void accumulate(const Batch& micro_batch) override;

@@ -35,9 +35,14 @@ Block Engine::region(Region region) {
         if (!half) found->second.add(placed(place.weight, place.outside_weight, exact));
         break;
       case Region::kHalves:
-        if (half) found->second.add({&inside(), place.copy, align_up(size_t(p.occupied()) * dtype_bytes(DType::kBF16))});
+        if (half) {
+          found->second.add(
+              {&inside(), place.copy, align_up(size_t(p.occupied()) * dtype_bytes(DType::kBF16))});
+        }
         break;
-      case Region::kGradients: found->second.add(placed(place.gradient, place.outside_gradient, exact)); break;
+      case Region::kGradients:
+        found->second.add(placed(place.gradient, place.outside_gradient, exact));
+        break;
       case Region::kState: {
         const size_t bytes = state_bytes(plan_.optimizer, p);
         if (bytes > 0) found->second.add(placed(place.state, place.outside_state, bytes));
@@ -50,9 +55,12 @@ Block Engine::region(Region region) {
 
 Block Engine::weight(size_t parameter) {
   const ParameterPlace& place = plan_.layout.parameters[parameter];
-  if (place.weight == kNoOffset && place.outside_weight == kNoOffset) return converted().at(place.copy, fp32_bytes(parameter));
+  if (place.weight == kNoOffset && place.outside_weight == kNoOffset) {
+    return converted().at(place.copy, fp32_bytes(parameter));
+  }
   const Parameter& p = model_.parameters()[parameter];
-  return placed(place.weight, place.outside_weight, p.quantized ? p.quantized_bytes() : fp32_bytes(parameter));
+  return placed(place.weight, place.outside_weight,
+                p.quantized ? p.quantized_bytes() : fp32_bytes(parameter));
 }
 
 Block Engine::gradient(size_t parameter) {

@@ -4,8 +4,14 @@
 
 namespace snug {
 
-Executor::Executor(const Graph& graph, const MemoryPlan& plan, const ArenaLayout& layout, std::byte* base, Memory* outside)
-    : graph_(graph), plan_(plan), layout_(layout), base_(base), outside_(outside), dims_(plan.capacity) {
+Executor::Executor(const Graph& graph, const MemoryPlan& plan, const ArenaLayout& layout,
+                   std::byte* base, Memory* outside)
+    : graph_(graph),
+      plan_(plan),
+      layout_(layout),
+      base_(base),
+      outside_(outside),
+      dims_(plan.capacity) {
   const auto add = [&](const std::vector<ValueId>& list) {
     for (ValueId v : list) {
       Tensor tensor;
@@ -26,7 +32,8 @@ Executor::Executor(const Graph& graph, const MemoryPlan& plan, const ArenaLayout
   rows_are_.reserve(slots);
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
-    Prepared prepared{node.op.get(), tensors_.size(), node.inputs.size(), 0, node.outputs.size(), {}};
+    Prepared prepared{
+        node.op.get(), tensors_.size(), node.inputs.size(), 0, node.outputs.size(), {}};
     add(node.inputs);
     prepared.first_out = tensors_.size();
     add(node.outputs);
@@ -40,23 +47,27 @@ std::byte* Executor::address(ValueId id) const {
   const Value& value = graph_.value(id);
   const auto slot = size_t(value.slot);
   switch (value.storage) {
-    case Storage::kTransient: return base_ + layout_.transient.offset + plan_.values[size_t(id)].offset;
+    case Storage::kTransient:
+      return base_ + layout_.transient.offset + plan_.values[size_t(id)].offset;
     case Storage::kParameter: {
       const ParameterPlace& place = layout_.parameters[slot];
       const bool is_copy = value.desc.dtype != DType::kF32 && value.desc.dtype != DType::kI8;
       return base_ + (is_copy ? place.copy : place.weight);
     }
-    case Storage::kScales: return base_ + layout_.parameters[slot].scales;
-    case Storage::kGradient: return base_ + layout_.parameters[slot].gradient;
-    case Storage::kScalar: return base_ + layout_.scalars.offset + slot * sizeof(double);
+    case Storage::kScales:
+      return base_ + layout_.parameters[slot].scales;
+    case Storage::kGradient:
+      return base_ + layout_.parameters[slot].gradient;
+    case Storage::kScalar:
+      return base_ + layout_.scalars.offset + slot * sizeof(double);
   }
   return nullptr;
 }
 
 void Executor::resize(const Dims& dims) {
   const Dims& capacity = plan_.capacity;
-  SNUG_CHECK(dims.tokens <= capacity.tokens && dims.sequences <= capacity.sequences && dims.longest <= capacity.longest &&
-             dims.targets <= capacity.targets);
+  SNUG_CHECK(dims.tokens <= capacity.tokens && dims.sequences <= capacity.sequences &&
+             dims.longest <= capacity.longest && dims.targets <= capacity.targets);
   dims_ = dims;
   for (size_t t = 0; t < tensors_.size(); ++t) {
     if (rows_are_[t] == Rows::kTokens) tensors_[t].rows = dims.tokens;
@@ -67,7 +78,12 @@ void Executor::resize(const Dims& dims) {
 
 void Executor::run(const Batch& batch, const StepContext& step) {
   for_each(batch.dims, [&](const Placed& node) {
-    node.op.run({.in = node.in, .out = node.out, .workspace = node.workspace, .batch = &batch, .step = &step, .outside = outside_,
+    node.op.run({.in = node.in,
+                 .out = node.out,
+                 .workspace = node.workspace,
+                 .batch = &batch,
+                 .step = &step,
+                 .outside = outside_,
                  .stowed = layout_.stowed});
   });
 }

@@ -1,5 +1,5 @@
-// Walks a planned graph on any device. All pointers are resolved once; a micro-batch only sets the row counts of tensors
-// that scale with it.
+// Walks a planned graph on any device. All pointers are resolved once; a micro-batch only sets the
+// row counts of tensors that scale with it.
 #pragma once
 
 #include <vector>
@@ -12,8 +12,10 @@ namespace snug {
 
 class Executor {
  public:
-  // The graph must outlive the executor. `base` is the arena's; what a graph stows goes into `outside` where run() is used.
-  Executor(const Graph& graph, const MemoryPlan& plan, const ArenaLayout& layout, std::byte* base, Memory* outside = nullptr);
+  // The graph must outlive the executor. `base` is the arena's; what a graph stows goes into
+  // `outside` where run() is used.
+  Executor(const Graph& graph, const MemoryPlan& plan, const ArenaLayout& layout, std::byte* base,
+           Memory* outside = nullptr);
 
   void run(const Batch& batch, const StepContext& step);
 
@@ -29,8 +31,8 @@ class Executor {
     resize(dims);
     const std::span<const Tensor> all = tensors_;
     for (const Prepared& node : nodes_) {
-      body(Placed{*node.op, all.subspan(node.first_in, node.count_in), all.subspan(node.first_out, node.count_out),
-                  node.workspace});
+      body(Placed{*node.op, all.subspan(node.first_in, node.count_in),
+                  all.subspan(node.first_out, node.count_out), node.workspace});
     }
   }
 

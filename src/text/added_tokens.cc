@@ -12,8 +12,9 @@ namespace {
 
 char32_t code_point_before(std::string_view text, size_t end) {
   size_t start = end - 1;
-  while (start > 0 && end - start < 4 && (static_cast<uint8_t>(text[start]) & 0xC0) == 0x80)
+  while (start > 0 && end - start < 4 && (static_cast<uint8_t>(text[start]) & 0xC0) == 0x80) {
     --start;
+  }
   char32_t c = 0xFFFD;
   while (start < end) c = next_code_point(text.substr(0, end), start);
   return c;
@@ -56,8 +57,9 @@ int32_t check_added_tokens(const std::vector<AddedToken>& added, const Vocabular
     }
     const int32_t known = vocabulary.find(token.content);
     const int32_t expected = known >= 0 ? known : next++;
-    if (token.content.empty())
+    if (token.content.empty()) {
       fail(ErrorKind::kInput, "{}: added token {} is empty", origin, token.id);
+    }
     if (token.id != expected) {
       fail(ErrorKind::kInput, "{}: added token \"{}\" has id {}, expected {} ({})", origin,
            token.content, token.id, expected,
@@ -109,8 +111,9 @@ std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::Search::next() {
     Match match{begin, begin + found.bytes, token.id};
     if (token.single_word && !stands_alone(text_, match.begin, match.end)) continue;
     // A token that itself begins with a space may find it taken by the one before.
-    if (token.lstrip)
+    if (token.lstrip) {
       match.begin = std::max(skip_spaces_back(text_, match.begin, consumed_), consumed_);
+    }
     if (token.rstrip) match.end = skip_spaces(text_, match.end);
     match.stripped = match.begin != begin || match.end != begin + found.bytes;
     consumed_ = match.end;

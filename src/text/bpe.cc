@@ -164,8 +164,9 @@ void BpeTokenizer::tokenize_words(std::string_view text, uint32_t& code_point,
   };
   if (model_.use_regex) {
     Gpt2Splitter splitter(text);
-    for (std::string_view word; !out.full() && !(word = splitter.next()).empty();)
+    for (std::string_view word; !out.full() && !(word = splitter.next()).empty();) {
       append(word, splitter.ill_formed());
+    }
   } else {
     append(text, find_invalid_utf8(text) != std::string_view::npos);
   }

@@ -44,8 +44,9 @@ BpeFamily stated_family(const TokenizerConfig& config, const std::vector<std::st
          config.origin, config.json["tokenizer_class"].get<std::string>());
   }
   // RoBERTa's vocabulary holds GPT-2's token too, but never as the first of a text.
-  if (config.json.is_object() && config.json.value("bos_token", Json()) == "<|endoftext|>")
+  if (config.json.is_object() && config.json.value("bos_token", Json()) == "<|endoftext|>") {
     return BpeFamily::kGpt2;
+  }
   return family_of(tokens);
 }
 
@@ -53,8 +54,9 @@ void refuse_bos_and_eos(const TokenizerConfig& config) {
   if (config.json.is_null()) return;
   const JsonFields fields(config.json, config.origin, "");
   for (std::string_view key : {"add_bos_token", "add_eos_token"}) {
-    if (fields.find(key) && fields.boolean(key))
+    if (fields.find(key) && fields.boolean(key)) {
       fields.refuse(key, "false (true is supported only with a tokenizer.json)");
+    }
   }
 }
 
@@ -90,8 +92,9 @@ void add_special_tokens(BpeSpec& spec, BpeFamily family, std::string_view origin
     require(names.cls, "classification");
     require(names.sep, "separator");
   }
-  for (auto* name : {&names.bos, &names.eos, &names.unk, &names.pad, &names.cls, &names.sep})
+  for (auto* name : {&names.bos, &names.eos, &names.unk, &names.pad, &names.cls, &names.sep}) {
     add(*name, false);
+  }
   add(names.mask, true);
   std::sort(all_added.begin(), all_added.end(),
             [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
@@ -211,8 +214,9 @@ std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeVocabulary vocabulary, BpeFamil
   BpeSpec spec = make_spec(family);
   spec.common.tokens = std::move(vocabulary.tokens);
   const MergeParser parser(spec.common.tokens, "vocabulary", "merge {}");
-  for (const auto& [left, right] : vocabulary.merges)
+  for (const auto& [left, right] : vocabulary.merges) {
     spec.model.merges.push_back(parser.parse(left, right, spec.model.merges.size()));
+  }
   add_special_tokens(spec, family, "vocabulary");
   return std::make_unique<BpeTokenizer>(std::move(spec), "vocabulary");
 }

@@ -50,8 +50,9 @@ void refuse_normalizer(const JsonFields& document, std::string_view origin) {
 // A part that can only be of type ByteLevel.
 JsonFields parse_byte_level(const JsonFields& document, std::string_view key,
                             std::string_view origin) {
-  if (!document.find(key))
+  if (!document.find(key)) {
     fail(ErrorKind::kInput, "{}: {} is missing (supported: ByteLevel)", origin, key);
+  }
   const JsonFields fields = document.object(key);
   const std::string type = fields.text("type");
   if (type != "ByteLevel") {

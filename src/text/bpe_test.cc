@@ -195,8 +195,9 @@ TEST(TextStream, IsWhatDecodeGives) {
 TEST(Bpe, StoppingEarlyIsExact) {
   const auto tokenizer = roberta();
   std::string text;
-  for (int i = 0; i < 3000; ++i)
+  for (int i = 0; i < 3000; ++i) {
     text += i % 7 == 0 ? "hello, " : i % 5 == 0 ? " \u4E2Dworld" : i % 11 == 0 ? " <mask>" : "  a";
+  }
   const EncodeOptions plain{.special_tokens = false, .with_offsets = true};
   const Encoding whole = encode(*tokenizer, text, std::nullopt, plain);
   for (size_t length = 1; length < whole.ids.size(); length += 97) {
@@ -238,8 +239,9 @@ TEST(Bpe, FingerprintFollowsBehaviour) {
   EXPECT_EQ(gpt2()->fingerprint(), gpt2()->fingerprint());
   EXPECT_EQ(gpt2()->fingerprint(), gpt2_with({})->fingerprint());
   EXPECT_NE(gpt2()->fingerprint(), roberta()->fingerprint());
-  for (const char* pointer : {"/pre_tokenizer/add_prefix_space", "/post_processor/trim_offsets"})
+  for (const char* pointer : {"/pre_tokenizer/add_prefix_space", "/post_processor/trim_offsets"}) {
     EXPECT_NE(gpt2()->fingerprint(), gpt2_with({{pointer, true}})->fingerprint()) << pointer;
+  }
   Json merges = small_bpe_json()["model"]["merges"];
   std::swap(merges[0], merges[1]);
   EXPECT_NE(gpt2()->fingerprint(), gpt2_with({{"/model/merges", merges}})->fingerprint());
@@ -269,9 +271,11 @@ TEST(Bpe, SpeedIsPrinted) {
   print_speed(*tokenizer, "Tiny Shakespeare", read_small_file(shakespeare));
   print_speed(*tokenizer, "WikiText-2", read_small_file(data / "wikitext-2/test.txt"));
   std::string letters;  // one word
-  while (letters.size() < 10'000'000)
-    for (char c : read_small_file(shakespeare))
+  while (letters.size() < 10'000'000) {
+    for (char c : read_small_file(shakespeare)) {
       if (std::isalpha(static_cast<unsigned char>(c))) letters += c;
+    }
+  }
   Encoding out;
   const double one_word = seconds_of([&] { tokenizer->encode(letters, std::nullopt, {}, out); });
   std::printf("          one word of 10 MB: %.2f s\n", one_word);

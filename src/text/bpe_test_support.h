@@ -15,8 +15,9 @@ namespace snug {
 //   265 _world   266 __ (two spaces)
 inline BpeVocabulary small_vocabulary() {
   BpeVocabulary vocabulary;
-  for (uint8_t byte : byte_order())
+  for (uint8_t byte : byte_order()) {
     vocabulary.tokens.push_back(spell_bytes(std::string(1, static_cast<char>(byte))));
+  }
   const std::string s = spell_bytes(" ");
   vocabulary.merges = {{"h", "e"},   {"l", "l"},        {"he", "ll"}, {"hell", "o"},
                        {s, "hello"}, {s, "w"},          {"o", "r"},   {s + "w", "or"},
@@ -34,8 +35,9 @@ inline BpeVocabulary small_gpt2() {
 // <s> 267, <pad> 268, </s> 269, <unk> 270, <mask> 271
 inline BpeVocabulary small_roberta() {
   BpeVocabulary vocabulary = small_vocabulary();
-  for (const char* special : {"<s>", "<pad>", "</s>", "<unk>", "<mask>"})
+  for (const char* special : {"<s>", "<pad>", "</s>", "<unk>", "<mask>"}) {
     vocabulary.tokens.push_back(special);
+  }
   return vocabulary;
 }
 

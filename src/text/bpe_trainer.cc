@@ -49,8 +49,9 @@ BpeVocabulary BpeTrainer::train(size_t vocab_size, BpeFamily family) const {
   }
   PairMerger merger([](const std::string& left, const std::string& right) { return left + right; });
   std::vector<PairMerger::Symbol> symbol_of(256);
-  for (uint8_t byte : byte_order())
+  for (uint8_t byte : byte_order()) {
     symbol_of[byte] = merger.symbol(std::string(1, static_cast<char>(byte)));
+  }
   for (const auto& [text, count] : counts_.ranked()) {
     PairMerger::Word word{{}, count};
     for (char byte : text) word.symbols.push_back(symbol_of[static_cast<uint8_t>(byte)]);

@@ -47,8 +47,9 @@ Charsmap::Charsmap(std::string_view blob, std::string_view name, std::string_vie
     if (base >= units_.size()) refuse("a branch of the trie leads out of it");
     if (!has_leaf(units_[i])) continue;
     const uint32_t place = value(units_[base]);
-    if (place >= pool_.size() || U8_IS_TRAIL(pool_[place]))
+    if (place >= pool_.size() || U8_IS_TRAIL(pool_[place])) {
       refuse("a leaf of the trie is no replacement");
+    }
   }
 }
 

@@ -22,7 +22,9 @@ std::string error_of(const auto& work) {
 
 // rows: pairs of what is read and exactly what is said about it.
 void expect_errors(const auto& rows, const auto& read) {
-  for (const auto& [text, message] : rows) EXPECT_EQ(error_of([&, &input = text] { read(input); }), message);
+  for (const auto& [text, message] : rows) {
+    EXPECT_EQ(error_of([&, &input = text] { read(input); }), message);
+  }
 }
 
 }  // namespace snug

@@ -119,8 +119,9 @@ TEST_P(Golden, DecodingGivesTheTextBack) {
   if (is_bert(model())) GTEST_SKIP() << "WordPiece";
   for (const Json& row : rows("hf-tokenizers/texts.jsonl")) {
     const std::string text = row["text"];
-    if (text.find(" <mask>") != text.npos && model() == "roberta-base")
+    if (text.find(" <mask>") != text.npos && model() == "roberta-base") {
       continue;  // takes the space
+    }
     Encoding whole;
     tokenizer_->encode(text, std::nullopt, {.special_tokens = false}, whole);
     EXPECT_EQ(tokenizer_->decode(whole.ids, false), text);
@@ -170,8 +171,9 @@ TEST_P(Golden, QuestionWindowsAgree) {
     ASSERT_GE(windows.size(), wanted.size()) << i;
     const size_t others = count_tokens(question) + (is_bert(model()) ? 3 : 4);
     size_t covered = 0;  // of the context, by all windows there
-    for (const Json& window : wanted)
+    for (const Json& window : wanted) {
       covered += window["ids"].size() - others - (covered > 0 ? 64 : 0);
+    }
     for (size_t w = 0; w < wanted.size(); ++w) {
       const bool cut_off =
           w + 1 == wanted.size() && wanted[w]["ids"].size() != windows[w].ids.size();
@@ -193,14 +195,16 @@ TEST_P(Golden, AllQuestionWindowsAgree) {
   ASSERT_EQ(questions.size(), all[model()].size());
   for (size_t i = 0; i < questions.size(); ++i) {
     Json windows = Json::array();
-    for (const Encoding& window : tokenizer_->encode_windows(
-             questions[i]["question"].get<std::string>(),
-             questions[i]["context"].get<std::string>(), 64,
-             {.max_length = 128, .with_offsets = true}))
+    for (const Encoding& window :
+         tokenizer_->encode_windows(questions[i]["question"].get<std::string>(),
+                                    questions[i]["context"].get<std::string>(), 64,
+                                    {.max_length = 128, .with_offsets = true})) {
       windows.push_back(window_json(window, window.ids.size()));
+    }
     uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
-    for (const char byte : windows.dump())
+    for (const char byte : windows.dump()) {
       hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001B3;
+    }
     EXPECT_EQ(Json::array({windows.size(), fmt::format("{:016x}", hash)}), all[model()][i]) << i;
   }
 }
@@ -249,8 +253,9 @@ TEST_P(PiecesGolden, TextsHaveTheSameIds) {
   }
   const fs::path file = shared_data() / "vocabs/sentencepiece" / GetParam().file;
   const SentencePieceModel model(read_small_file(file), file.string());
-  if (!fs::exists(golden / "sentencepiece" / (GetParam().name + ".jsonl")))
+  if (!fs::exists(golden / "sentencepiece" / (GetParam().name + ".jsonl"))) {
     GTEST_SKIP() << "the model loads, but has no vectors";
+  }
   const std::vector<Json> texts = read_lines(golden / "hf-tokenizers/texts.jsonl");
   std::vector<SentencePieceModel::Found> found;
   int wrong = 0;
@@ -259,22 +264,23 @@ TEST_P(PiecesGolden, TextsHaveTheSameIds) {
     model.encode(text, found);
     Json ids = Json::array();
     for (const auto& piece : found) ids.push_back(piece.id);
-    if (ids != row["ids"] && ++wrong < 5)
+    if (ids != row["ids"] && ++wrong < 5) {
       ADD_FAILURE() << text << "\n got " << ids << "\n expected " << row["ids"];
+    }
   }
   EXPECT_EQ(wrong, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Models, PiecesGolden,
-    testing::Values(PiecesCase{"albert-base", "albert-base/spiece.model"},
-                    PiecesCase{"xlnet-base-cased", "xlnet-base-cased/spiece.model"},
-                    PiecesCase{"test_sentencepiece", "test-models/test_sentencepiece.model"},
-                    PiecesCase{"test_sentencepiece_bpe", "test-models/test_sentencepiece_bpe.model"},
-                    PiecesCase{"test_sentencepiece_bpe_char",
-                               "test-models/test_sentencepiece_bpe_char.model"},
-                    PiecesCase{"test_sentencepiece_with_bytefallback",
-                               "test-models/test_sentencepiece_with_bytefallback.model"}),
+    testing::Values(
+        PiecesCase{"albert-base", "albert-base/spiece.model"},
+        PiecesCase{"xlnet-base-cased", "xlnet-base-cased/spiece.model"},
+        PiecesCase{"test_sentencepiece", "test-models/test_sentencepiece.model"},
+        PiecesCase{"test_sentencepiece_bpe", "test-models/test_sentencepiece_bpe.model"},
+        PiecesCase{"test_sentencepiece_bpe_char", "test-models/test_sentencepiece_bpe_char.model"},
+        PiecesCase{"test_sentencepiece_with_bytefallback",
+                   "test-models/test_sentencepiece_with_bytefallback.model"}),
     [](const auto& info) {
       std::string name = info.param.name;
       std::erase_if(name, [](char c) { return c == '-' || c == '_'; });

@@ -79,8 +79,9 @@ class Pattern {
   }
   size_t match(size_t pos) const {
     for (const char32_t* word : {U"'s", U"'t", U"'re", U"'ve", U"'m", U"'ll", U"'d"}) {
-      if (text_.compare(pos, std::u32string(word).size(), word) == 0)
+      if (text_.compare(pos, std::u32string(word).size(), word) == 0) {
         return pos + std::u32string(word).size();
+      }
     }
     size_t end = optional_space_and_run(pos, [&](size_t p) { return is(p, kCharLetter); });
     if (end == pos) end = optional_space_and_run(pos, [&](size_t p) { return is(p, kCharNumber); });

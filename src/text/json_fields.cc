@@ -72,8 +72,9 @@ int64_t JsonFields::integer(std::string_view key, int64_t low, int64_t high) con
   const bool fits = value.is_number_unsigned()
                         ? value.get<uint64_t>() <= static_cast<uint64_t>(high)
                         : value.is_number_integer() && value.get<int64_t>() <= high;
-  if (!fits || value.get<int64_t>() < low)
+  if (!fits || value.get<int64_t>() < low) {
     refuse(key, fmt::format("an integer from {} to {}", low, high));
+  }
   return value.get<int64_t>();
 }
 

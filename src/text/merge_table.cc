@@ -43,14 +43,16 @@ MergeTable::MergeTable(std::vector<Merge> merges) : merges_(std::move(merges)) {
 // Whether every merge comes after all that make one of its two symbols.
 bool MergeTable::find_in_order() const {
   int32_t highest = 0;
-  for (const Merge& merge : merges_)
+  for (const Merge& merge : merges_) {
     highest = std::max({highest, merge.left, merge.right, merge.merged});
+  }
   std::vector<uint32_t> made_by(size_t(highest) + 1, 0);  // one more than the last rank, 0: none
   for (uint32_t rank = 0; rank < merges_.size(); ++rank) made_by[merges_[rank].merged] = rank + 1;
   const auto comes_first = [&](int32_t symbol, uint32_t rank) { return made_by[symbol] <= rank; };
   for (uint32_t rank = 0; rank < merges_.size(); ++rank) {
-    if (!comes_first(merges_[rank].left, rank) || !comes_first(merges_[rank].right, rank))
+    if (!comes_first(merges_[rank].left, rank) || !comes_first(merges_[rank].right, rank)) {
       return false;
+    }
   }
   return true;
 }
@@ -170,8 +172,9 @@ class MergeTable::RankLists {
 
   void push(uint32_t rank, uint32_t position) {
     uint32_t& head = heads_[rank];
-    if (head == kNowhere || blocks_[head].count == std::size(blocks_[head].positions))
+    if (head == kNowhere || blocks_[head].count == std::size(blocks_[head].positions)) {
       head = new_block(head);
+    }
     Workspace::Block& block = blocks_[head];
     block.positions[block.count++] = position;
   }

@@ -107,8 +107,9 @@ size_t Normalizer::append_ascii(std::string_view text, size_t pos, uint32_t& cod
   const size_t end = std::find_if(text.begin() + pos, text.end(), stops) - text.begin();
   const size_t count = end - pos, old = out.bytes.size();
   out.bytes.resize(old + count);
-  for (size_t i = 0; i < count; ++i)
+  for (size_t i = 0; i < count; ++i) {
     out.bytes[old + i] = ascii_[static_cast<uint8_t>(text[pos + i])];
+  }
   if (out.with_origin) {
     out.origin.resize(old + count);
     for (size_t i = 0; i < count; ++i) out.origin[old + i] = code_point + static_cast<uint32_t>(i);

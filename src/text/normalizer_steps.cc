@@ -230,10 +230,9 @@ size_t cluster_end(std::string_view text, size_t pos) {
     size_t next_end = end;
     const char32_t next = next_code_point(text, next_end);
     const int after = break_property(next);
-    const bool joins =
-        after == U_GCB_EXTEND || after == U_GCB_ZWJ || after == U_GCB_SPACING_MARK ||
-        (before == U_GCB_PREPEND && !breaks_always(after)) ||
-        (before == U_GCB_ZWJ && pictographic && is_pictographic(next));
+    const bool joins = after == U_GCB_EXTEND || after == U_GCB_ZWJ || after == U_GCB_SPACING_MARK ||
+                       (before == U_GCB_PREPEND && !breaks_always(after)) ||
+                       (before == U_GCB_ZWJ && pictographic && is_pictographic(next));
     if (!joins) break;
     if (after != U_GCB_EXTEND && after != U_GCB_ZWJ) pictographic = is_pictographic(next);
     before = after;
@@ -247,8 +246,9 @@ size_t cluster_end(std::string_view text, size_t pos) {
 class Precompiled final : public NormalizerStep {
  public:
   explicit Precompiled(Charsmap rules) : rules_(std::move(rules)) {
-    for (char c = 1; c > 0 && c < 127; ++c)
+    for (char c = 1; c > 0 && c < 127; ++c) {
       plain_[c] = c != '\r' && !rules_.shortest(std::string_view(&c, 1));
+    }
   }
 
   void apply(NormalizedText& text) const override {
@@ -282,8 +282,9 @@ class Precompiled final : public NormalizerStep {
     if (!rule) return false;
     const int before = static_cast<int>(count_code_points(part));
     int after = 0;
-    for (size_t pos = 0; pos < rule->replacement.size(); ++after)
+    for (size_t pos = 0; pos < rule->replacement.size(); ++after) {
       changes.push_back({next_code_point(rule->replacement, pos), after >= before});
+    }
     if (after < before && !changes.empty()) changes.back().change += after - before;
     return true;
   }
@@ -328,8 +329,9 @@ class Prepend final : public NormalizerStep {
   void apply(NormalizedText& text) const override {
     if (text.bytes.empty()) return;
     text.bytes.insert(0, added_);
-    if (text.with_origin)
+    if (text.with_origin) {
       text.origin.insert(text.origin.begin(), added_.size(), uint32_t{text.origin.front()});
+    }
   }
   bool allows_cuts() const override { return false; }
 
@@ -406,9 +408,10 @@ void NormalizerSteps::parse(const JsonFields& fields, std::string_view origin, i
   } else if (type == "Sequence" && depth < kDeepestSequence) {
     fields.allow_only({"type", "normalizers"});
     size_t index = 0;
-    for (const Json& entry : fields.array("normalizers"))
+    for (const Json& entry : fields.array("normalizers")) {
       parse(JsonFields(entry, origin, fmt::format("{}[{}]", fields.name("normalizers"), index++)),
             origin, depth + 1);
+    }
   } else if (type == "Replace") {
     add(parse_replace(fields, origin));
   } else if (type == "Precompiled") {

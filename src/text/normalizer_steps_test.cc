@@ -59,8 +59,9 @@ TEST(NormalizerSteps, EveryCharacterKnowsItsOrigin) {
     EXPECT_EQ(text.bytes, row.result) << row.step;
     ASSERT_EQ(text.origin.size(), text.bytes.size()) << row.step;
     Origins origins;
-    for (size_t pos = 0; pos < text.bytes.size(); next_code_point(text.bytes, pos))
+    for (size_t pos = 0; pos < text.bytes.size(); next_code_point(text.bytes, pos)) {
       origins.push_back(text.origin[pos] - 10);
+    }
     EXPECT_EQ(origins, row.origin) << row.step;
     EXPECT_EQ(steps(row.step).normalize(row.text), row.result) << row.step;
   }
@@ -69,11 +70,13 @@ TEST(NormalizerSteps, EveryCharacterKnowsItsOrigin) {
 TEST(NormalizerSteps, WhatIsNotUnderstoodIsRefusedByName) {
   const std::pair<Json, std::string> rows[] = {
       {{{"type", "BertNormalizer"}},
-       "t: unsupported normalizer \"BertNormalizer\" (supported: Sequence, Replace, NFC, NFD, NFKC, "
+       "t: unsupported normalizer \"BertNormalizer\" (supported: Sequence, Replace, NFC, NFD, "
+       "NFKC, "
        "NFKD, Nmt, StripAccents, Lowercase, Precompiled, Strip, Prepend)"},
       {{{"type", "NFC"}, {"odd", 1}}, "t: unsupported field normalizer.odd"},
       {{{"type", "Sequence"}, {"normalizers", {{{"type", "Odd"}}}}},
-       "t: unsupported normalizer \"Odd\" (supported: Sequence, Replace, NFC, NFD, NFKC, NFKD, Nmt, "
+       "t: unsupported normalizer \"Odd\" (supported: Sequence, Replace, NFC, NFD, NFKC, NFKD, "
+       "Nmt, "
        "StripAccents, Lowercase, Precompiled, Strip, Prepend)"},
       {{{"type", "Sequence"}, {"normalizers", {1}}},
        "t: normalizer.normalizers[0] must be an object, found 1"},
@@ -115,14 +118,17 @@ TEST(Charsmap, WhatLeadsOutOfItIsRefused) {
   EXPECT_EQ(refusal(blob({1, 2, 3}, pool)),
             "t: map is malformed: the trie does not consist of whole blocks");
   units[3] = 256u << 10;
-  EXPECT_EQ(refusal(blob(units, pool)), "t: map is malformed: a branch of the trie leads out of it");
+  EXPECT_EQ(refusal(blob(units, pool)),
+            "t: map is malformed: a branch of the trie leads out of it");
   units[3] = 0;
   units[0] = 1u << 31;
-  EXPECT_EQ(refusal(blob(units, pool)), "t: map is malformed: a branch of the trie leads out of it");
+  EXPECT_EQ(refusal(blob(units, pool)),
+            "t: map is malformed: a branch of the trie leads out of it");
   units[0] = 0;
   units[3] = 1u << 8 | 5u << 10;
   units[3 ^ 5] = 0x80000002;
-  EXPECT_EQ(refusal(blob(units, pool)), "t: map is malformed: a leaf of the trie is no replacement");
+  EXPECT_EQ(refusal(blob(units, pool)),
+            "t: map is malformed: a leaf of the trie is no replacement");
 }
 
 TEST(Base64, DecodesOrRefuses) {
@@ -130,8 +136,9 @@ TEST(Base64, DecodesOrRefuses) {
   EXPECT_EQ(decode_base64("aGk="), "hi");
   EXPECT_EQ(decode_base64("aGkh"), "hi!");
   EXPECT_EQ(decode_base64("+/8A"), std::string("\xFB\xFF\0", 3));
-  for (const char* bad : {"a", "aGk", "a=Gk", "aG k", "===="})
+  for (const char* bad : {"a", "aGk", "a=Gk", "aG k", "===="}) {
     EXPECT_EQ(decode_base64(bad), std::nullopt) << bad;
+  }
 }
 
 }  // namespace

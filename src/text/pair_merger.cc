@@ -28,8 +28,9 @@ void PairMerger::run(size_t size, uint64_t min_count) {
     const Candidate best = queue_.top();
     queue_.pop();
     const auto it = pairs_.find(best.pair);
-    if (it == pairs_.end() || it->second.count != best.count)
+    if (it == pairs_.end() || it->second.count != best.count) {
       continue;  // out of date: a newer entry exists
+    }
     if (best.count < static_cast<int64_t>(min_count)) return;
     merge(best.pair);
     enqueue_changed();

@@ -27,9 +27,9 @@ PieceTrie::PieceTrie(const Vocabulary& vocabulary, std::string_view origin) : pi
   std::string_view last;
   for (int32_t id : order) {
     const std::string_view piece = vocabulary.token(id);
-    nodes += piece.size() -
-             (std::mismatch(piece.begin(), piece.end(), last.begin(), last.end()).first -
-              piece.begin());
+    nodes +=
+        piece.size() -
+        (std::mismatch(piece.begin(), piece.end(), last.begin(), last.end()).first - piece.begin());
     last = piece;
   }
   edges_.resize(std::max<size_t>(std::bit_ceil(2 * nodes), 2));

@@ -58,8 +58,9 @@ class TemplateParser {
     special.allow_only({"id", "ids", "tokens"});
     std::vector<int32_t> ids;
     for (const Json& id : special.array("ids")) {
-      if (!id.is_number_integer() || id < 0 || id > 2 * kMaxVocabularySize)
+      if (!id.is_number_integer() || id < 0 || id > 2 * kMaxVocabularySize) {
         special.refuse("ids", "a list of token ids");
+      }
       ids.push_back(id.get<int32_t>());
     }
     return ids;

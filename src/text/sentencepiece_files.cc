@@ -104,10 +104,12 @@ void refuse_other_settings(const TokenizerConfig& config) {
   if (config.json.is_null()) return;
   const JsonFields fields(config.json, config.origin, "");
   const Json* arguments = fields.find("sp_model_kwargs");
-  if (arguments && !arguments->empty())
+  if (arguments && !arguments->empty()) {
     fields.refuse("sp_model_kwargs", "absent or empty (not supported)");
-  if (fields.find("add_prefix_space") && !fields.boolean("add_prefix_space"))
+  }
+  if (fields.find("add_prefix_space") && !fields.boolean("add_prefix_space")) {
     fields.refuse("add_prefix_space", "true (false is not supported with a SentencePiece model)");
+  }
 }
 
 // XLM-RoBERTa's ids are fairseq's: <s>, <pad>, </s> and <unk> come first, the mask last.
@@ -139,8 +141,9 @@ void add_extra_ids(const TokenizerConfig& config, SentencePieceSpec& spec) {
   for (int64_t i = count; i-- > 0;) {
     const std::string name = fmt::format("<extra_id_{}>", i);
     const auto& tokens = spec.common.tokens;
-    if (std::find(tokens.begin(), tokens.end(), name) == tokens.end())
+    if (std::find(tokens.begin(), tokens.end(), name) == tokens.end()) {
       spec.common.tokens.push_back(name);
+    }
   }
 }
 
@@ -183,14 +186,25 @@ void add_special_tokens(const SentencePieceProto& proto, SentencePieceSpec& spec
     fail(ErrorKind::kInput, "{}: the {} token is missing", origin, role);
   };
   TextEnds ends;
-  if (spec.family != Family::kPlain && spec.family != Family::kT5)
+  if (spec.family != Family::kPlain && spec.family != Family::kT5) {
     ends = {require(names.cls, "classification"), require(names.sep, "separator")};
+  }
   switch (spec.family) {
-    case Family::kAlbert: spec.common.templates = bert_templates(ends); break;
-    case Family::kXlnet: spec.common.templates = xlnet_templates(ends); break;
-    case Family::kXlmRoberta: spec.common.templates = roberta_templates(ends); break;
-    case Family::kT5: spec.common.templates = t5_templates(require(names.eos, "end")); break;
-    case Family::kPlain: spec.common.templates = plain_templates(); break;
+    case Family::kAlbert:
+      spec.common.templates = bert_templates(ends);
+      break;
+    case Family::kXlnet:
+      spec.common.templates = xlnet_templates(ends);
+      break;
+    case Family::kXlmRoberta:
+      spec.common.templates = roberta_templates(ends);
+      break;
+    case Family::kT5:
+      spec.common.templates = t5_templates(require(names.eos, "end"));
+      break;
+    case Family::kPlain:
+      spec.common.templates = plain_templates();
+      break;
   }
 }
 
@@ -203,14 +217,14 @@ std::unique_ptr<Tokenizer> parse_sentencepiece(std::string bytes, std::string_vi
   spec.family = family_of(model.proto(), config, origin);
   refuse_other_settings(config);
   spec.tidying = tidying_of(spec.family, config);
-  spec.splits_number_commas =
-      spec.family == Family::kAlbert || spec.family == Family::kXlnet;
+  spec.splits_number_commas = spec.family == Family::kAlbert || spec.family == Family::kXlnet;
   spec.common.specials = special_names(spec.family, model.proto());
   if (spec.family == Family::kXlmRoberta) {
     count_like_fairseq(model.proto(), origin, spec);
   } else {
-    for (const SentencePieceProto::Piece& piece : model.proto().pieces)
+    for (const SentencePieceProto::Piece& piece : model.proto().pieces) {
       spec.common.tokens.push_back(piece.text);
+    }
   }
   if (spec.family == Family::kT5) add_extra_ids(config, spec);
   apply_tokenizer_config(config, spec);

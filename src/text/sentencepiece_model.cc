@@ -32,12 +32,13 @@ SentencePieceModel::SentencePieceModel(std::string bytes, std::string_view origi
     : bytes_(std::move(bytes)),
       proto_(parse_sentencepiece_proto(bytes_, origin)),
       library_(std::make_unique<Library>()) {
-  if (!proto_.normalizer.charsmap.empty())
+  if (!proto_.normalizer.charsmap.empty()) {
     charsmap_ = Charsmap(proto_.normalizer.charsmap, "its charsmap", origin);
-  const auto unknown = std::find_if(
-      proto_.pieces.begin(), proto_.pieces.end(), [](const SentencePieceProto::Piece& piece) {
-        return piece.type == SentencePieceProto::PieceType::kUnknown;
-      });
+  }
+  const auto unknown = std::find_if(proto_.pieces.begin(), proto_.pieces.end(),
+                                    [](const SentencePieceProto::Piece& piece) {
+                                      return piece.type == SentencePieceProto::PieceType::kUnknown;
+                                    });
   unknown_id_ = static_cast<int32_t>(unknown - proto_.pieces.begin());
   allows_cuts_ = keeps_to_words(proto_);
   try {
@@ -57,8 +58,9 @@ SentencePieceModel::SentencePieceModel(SentencePieceModel&&) noexcept = default;
 void SentencePieceModel::encode(std::string_view text, std::vector<Found>& out) const {
   sentencepiece::ImmutableSentencePieceText result;
   const auto status = library_->processor.Encode(text, result.mutable_proto());
-  if (!status.ok())
+  if (!status.ok()) {
     fail(ErrorKind::kInput, "SentencePiece cannot encode this text: {}", status.message());
+  }
   out.clear();
   for (size_t i = 0; i < result.pieces_size(); ++i) {
     const auto piece = result.pieces(static_cast<int>(i));

@@ -22,7 +22,8 @@ constexpr size_t kLongestPiece = 512;
 class MessageReader {
  public:
   // position: of the message in the file
-  MessageReader(std::string_view bytes, size_t position, std::string_view origin) : rest_(bytes), end_(position), origin_(origin) {}
+  MessageReader(std::string_view bytes, size_t position, std::string_view origin)
+      : rest_(bytes), end_(position), origin_(origin) {}
 
   // The next field; false at the end.
   bool next() {
@@ -40,12 +41,15 @@ class MessageReader {
   std::string_view bytes() const { return require(Kind::kBytes), field_.bytes; }
   MessageReader message() const { return {bytes(), end_ - field_.bytes.size(), origin_}; }
   bool boolean() const { return require(Kind::kVarint), field_.value != 0; }
-  float number_32() const { return require(Kind::kFixed32), std::bit_cast<float>(uint32_t(field_.value)); }
+  float number_32() const {
+    return require(Kind::kFixed32), std::bit_cast<float>(uint32_t(field_.value));
+  }
   template <class Enum>
   Enum choice(Enum last, std::string_view name) const {
     require(Kind::kVarint);
-    if (field_.value < 1 || field_.value > static_cast<uint64_t>(last))
+    if (field_.value < 1 || field_.value > static_cast<uint64_t>(last)) {
       fail(ErrorKind::kInput, "{}: {} {} is not supported", origin_, name, field_.value);
+    }
     return static_cast<Enum>(field_.value);
   }
 
@@ -70,16 +74,18 @@ SentencePieceProto::Piece parse_piece(MessageReader reader) {
   while (reader.next()) {
     if (reader.number() == 1) piece.text = reader.bytes();
     if (reader.number() == 2) piece.score = reader.number_32();
-    if (reader.number() == 3)
+    if (reader.number() == 3) {
       piece.type = reader.choice(SentencePieceProto::PieceType::kByte, "a piece of type");
+    }
   }
   return piece;
 }
 
 void parse_trainer(MessageReader reader, SentencePieceProto& proto) {
   while (reader.next()) {
-    if (reader.number() == 3)
+    if (reader.number() == 3) {
       proto.model_type = reader.choice(SentencePieceProto::ModelType::kChar, "model type");
+    }
     if (reader.number() == 24) proto.treat_whitespace_as_suffix = reader.boolean();
     if (reader.number() == 35) proto.byte_fallback = reader.boolean();
   }
@@ -101,9 +107,10 @@ void check_piece(const SentencePieceProto::Piece& piece, size_t id, std::string_
     fail(ErrorKind::kInput, "{}: piece {} {}", origin, id, why);
   };
   if (piece.text.empty()) refuse("is empty");
-  if (piece.text.size() > kLongestPiece)
+  if (piece.text.size() > kLongestPiece) {
     refuse(
         fmt::format("has {} bytes, more than the {} supported", piece.text.size(), kLongestPiece));
+  }
   if (piece.text.find('\0') != std::string::npos) refuse("holds a NUL");
   if (find_invalid_utf8(piece.text) != std::string_view::npos) refuse("is not valid UTF-8");
   if (!std::isfinite(piece.score)) refuse(fmt::format("\"{}\" has no finite score", piece.text));

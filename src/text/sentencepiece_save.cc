@@ -14,12 +14,16 @@ struct FamilyFiles {
 
 FamilyFiles files_of(SentencePieceFamily family) {
   switch (family) {
-    case SentencePieceFamily::kAlbert: return {"spiece.model", "AlbertTokenizer"};
-    case SentencePieceFamily::kXlnet: return {"spiece.model", "XLNetTokenizer"};
+    case SentencePieceFamily::kAlbert:
+      return {"spiece.model", "AlbertTokenizer"};
+    case SentencePieceFamily::kXlnet:
+      return {"spiece.model", "XLNetTokenizer"};
     case SentencePieceFamily::kXlmRoberta:
       return {"sentencepiece.bpe.model", "XLMRobertaTokenizer"};
-    case SentencePieceFamily::kT5: return {"spiece.model", "T5Tokenizer"};
-    case SentencePieceFamily::kPlain: break;
+    case SentencePieceFamily::kT5:
+      return {"spiece.model", "T5Tokenizer"};
+    case SentencePieceFamily::kPlain:
+      break;
   }
   return {"tokenizer.model", nullptr};
 }
@@ -37,8 +41,9 @@ void SentencePieceTokenizer::save(const std::filesystem::path& folder) const {
     settings["remove_space"] = tidying_.remove_space;
     settings["keep_accents"] = tidying_.keep_accents;
   }
-  if (family_ == SentencePieceFamily::kT5)
+  if (family_ == SentencePieceFamily::kT5) {
     settings["extra_ids"] = vocabulary().size() - static_cast<int32_t>(ids_.size());
+  }
   save_tokenizer_config(folder, spec(), settings);
 }
 

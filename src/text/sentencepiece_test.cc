@@ -47,14 +47,14 @@ std::string piece(const std::string& text, float score = 0, int type = kNormal) 
 std::string small_pieces() {
   return piece("<unk>", 0, kUnknown) + piece("<s>", 0, kControl) + piece("</s>", 0, kControl) +
          piece("\u2581", -3) + piece("a", -2) + piece("b", -2.5) + piece("\u2581a", -2.2) +
-         piece("A", -4) + piece(",", -4) + piece("1", -4) + piece("\u25811,", -1) +
-         piece("e", -4) + piece("\u00E9", -4) + piece("\"", -4);
+         piece("A", -4) + piece(",", -4) + piece("1", -4) + piece("\u25811,", -1) + piece("e", -4) +
+         piece("\u00E9", -4) + piece("\"", -4);
 }
 
 std::string xlnet_pieces() {
   return small_pieces() + piece("<cls>", 0, kControl) + piece("<sep>", 0, kControl) +
-         piece("<pad>", 0, kControl) + piece("<mask>", 0, kControl) +
-         piece("<eod>", 0, kControl) + piece("<eop>", 0, kUserDefined);
+         piece("<pad>", 0, kControl) + piece("<mask>", 0, kControl) + piece("<eod>", 0, kControl) +
+         piece("<eop>", 0, kUserDefined);
 }
 
 std::unique_ptr<Tokenizer> parse(const std::string& bytes, const Json& config = nullptr,
@@ -109,8 +109,7 @@ TEST(SentencePiece, PlainModelsAddNothing) {
   const auto tokenizer = parse(small_pieces());
   const Encoding got = encode(*tokenizer, "a  b\u4E2D\u6587 1,");
   EXPECT_EQ(got.ids, (Ids{6, 3, 5, 0, 10}));
-  EXPECT_EQ(got.offsets,
-            (std::vector<Span>{{0, 1}, {3, 4}, {3, 4}, {4, 6}, {7, 9}}));
+  EXPECT_EQ(got.offsets, (std::vector<Span>{{0, 1}, {3, 4}, {3, 4}, {4, 6}, {7, 9}}));
   EXPECT_EQ(encode(*tokenizer, "a</s>").ids, (Ids{6, 2}));
   EXPECT_EQ(tokenizer->decode(Ids{6, 3, 5, 2}, false), "a b</s>");
   EXPECT_EQ(tokenizer->decode(Ids{6, 3, 5, 2}, true), "a b");
@@ -145,9 +144,7 @@ TEST(SentencePiece, TheConfigurationChangesWhatItNames) {
   EXPECT_EQ(ids({{"remove_space", false}}, "a\na"), (Ids{6, 0, 4}));
   EXPECT_EQ(ids({{"added_tokens_decoder", {{"20", {{"content", "New"}}}}}}, "a new New"),
             (Ids{6, 3, 0, 11, 0, 20}));
-  const auto refused = [&](const Json& config) {
-    return error_of([&] { parse(model, config); });
-  };
+  const auto refused = [&](const Json& config) { return error_of([&] { parse(model, config); }); };
   EXPECT_EQ(refused({{"tokenizer_class", "LlamaTokenizer"}}),
             "c: unsupported tokenizer_class \"LlamaTokenizer\" for a SentencePiece model "
             "(supported: AlbertTokenizer, XLNetTokenizer, XLMRobertaTokenizer, T5Tokenizer)");
@@ -163,8 +160,9 @@ TEST(SentencePiece, OtherFamiliesCountTheirIds) {
   EXPECT_EQ(encode(*roberta, "a x").ids, (Ids{0, 7, 4, 3, 2}));
   EXPECT_EQ(roberta->find("<mask>"), 15);
   EXPECT_EQ(roberta->vocab_size(), 16);
-  EXPECT_NE(error_of([&] { parse(small_pieces(), nullptr, "x/sentencepiece.bpe.model"); })
-                .find("the family of this model is not known"),
+  EXPECT_NE(error_of([&] {
+              parse(small_pieces(), nullptr, "x/sentencepiece.bpe.model");
+            }).find("the family of this model is not known"),
             std::string::npos);
   const auto t5 = parse(small_pieces() + piece("<pad>", 0, kControl),
                         {{"tokenizer_class", "T5Tokenizer"}, {"extra_ids", 2}});
@@ -220,18 +218,25 @@ TEST(SentencePieceFile, BadModelsAreNamedExactly) {
   const std::pair<std::string, std::string> rows[] = {
       {"", "m: the model has no pieces"},
       {"\x0A", "m: not a SentencePiece model: byte 0: a field is malformed or cut off"},
-      {"\x0A\x05" "ab", "m: not a SentencePiece model: byte 0: a field is malformed or cut off"},
+      {"\x0A\x05"
+       "ab",
+       "m: not a SentencePiece model: byte 0: a field is malformed or cut off"},
       {"<html>", "m: not a SentencePiece model: byte 0: a field is malformed or cut off"},
-      {std::string("\x00\x01", 2), "m: not a SentencePiece model: byte 0: a field is malformed or cut off"},
-      {std::string(12, '\xFF'), "m: not a SentencePiece model: byte 0: a field is malformed or cut off"},
-      {unknown + bytes_field(1, "\x0A"), "m: not a SentencePiece model: byte 18: a field is malformed or cut off"},
-      {number_field(1, 3), "m: not a SentencePiece model: byte 0: a field is not of the kind it "
-                           "should be"},
+      {std::string("\x00\x01", 2),
+       "m: not a SentencePiece model: byte 0: a field is malformed or cut off"},
+      {std::string(12, '\xFF'),
+       "m: not a SentencePiece model: byte 0: a field is malformed or cut off"},
+      {unknown + bytes_field(1, "\x0A"),
+       "m: not a SentencePiece model: byte 18: a field is malformed or cut off"},
+      {number_field(1, 3),
+       "m: not a SentencePiece model: byte 0: a field is not of the kind it "
+       "should be"},
       {unknown + piece(""), "m: piece 1 is empty"},
       {unknown + piece("a\xFF"), "m: piece 1 is not valid UTF-8"},
       {unknown + piece(std::string("a\0b", 3)), "m: piece 1 holds a NUL"},
-      {unknown + piece(std::string(600, 'a')), "m: piece 1 has 600 bytes, more than the 512 "
-                                               "supported"},
+      {unknown + piece(std::string(600, 'a')),
+       "m: piece 1 has 600 bytes, more than the 512 "
+       "supported"},
       {unknown + piece("a", NAN), "m: piece 1 \"a\" has no finite score"},
       {unknown + piece("a") + piece("a"), "m: piece \"a\" occurs twice"},
       {piece("a"), "m: 0 pieces stand for the unknown, expected one"},

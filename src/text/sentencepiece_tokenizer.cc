@@ -77,8 +77,9 @@ bool ends_in_number_comma(std::string_view piece) {
 // "<0x41>", as the library checked it.
 int16_t byte_of(const SentencePieceProto::Piece& piece) {
   int16_t byte = -1;
-  if (piece.type == SentencePieceProto::PieceType::kByte && piece.text.size() == 6)
+  if (piece.type == SentencePieceProto::PieceType::kByte && piece.text.size() == 6) {
     std::from_chars(piece.text.data() + 3, piece.text.data() + 5, byte, 16);
+  }
   return byte;
 }
 
@@ -110,16 +111,17 @@ SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceSpec spec, SentenceP
   });
   for (size_t i = 0; i < pieces.size(); ++i) {
     bytes_of_id_[ids_[i]] = byte_of(pieces[i]);
-    if (spec.splits_number_commas && ends_in_number_comma(pieces[i].text))
+    if (spec.splits_number_commas && ends_in_number_comma(pieces[i].text)) {
       add_number_comma(static_cast<int32_t>(i));
+    }
   }
   remembers_words_ = family_ != SentencePieceFamily::kPlain && model_.allows_cuts();
   const std::string& bytes = model_.bytes();
-  fingerprint_ = compute_fingerprint(
-      {"SentencePiece", XXH3_64bits(bytes.data(), bytes.size()), tidying_.remove_space,
-       tidying_.join_quotes, tidying_.keep_accents, tidying_.do_lower_case,
-       spec.splits_number_commas, special_ids().pad, special_ids().mask, special_ids().bos,
-       special_ids().eos});
+  fingerprint_ =
+      compute_fingerprint({"SentencePiece", XXH3_64bits(bytes.data(), bytes.size()),
+                           tidying_.remove_space, tidying_.join_quotes, tidying_.keep_accents,
+                           tidying_.do_lower_case, spec.splits_number_commas, special_ids().pad,
+                           special_ids().mask, special_ids().bos, special_ids().eos});
 }
 
 SentencePieceTokenizer::Scratch& SentencePieceTokenizer::scratch() {
@@ -133,8 +135,8 @@ void SentencePieceTokenizer::add_number_comma(int32_t piece) {
   const std::vector<SentencePieceProto::Piece>& pieces = model_.proto().pieces;
   const std::string& text = pieces[piece].text;
   const auto find = [&](std::string_view wanted) {
-    const auto it = std::find_if(pieces.begin(), pieces.end(),
-                                 [&](const auto& p) { return p.text == wanted; });
+    const auto it =
+        std::find_if(pieces.begin(), pieces.end(), [&](const auto& p) { return p.text == wanted; });
     return it == pieces.end() ? model_.unknown_id() : int32_t(it - pieces.begin());
   };
   std::vector<SentencePieceModel::Found> found;
@@ -251,15 +253,17 @@ void SentencePieceTokenizer::append_word(size_t begin, size_t end, Scratch& work
       letters += letters_of(out.ids[i]);
       known &= out.ids[i] != ids_[model_.unknown_id()];
     }
-    if (known && letters == word.size())
+    if (known && letters == word.size()) {
       WordCache::fill(entry, cache_owner_, word, std::span(out.ids).subspan(before));
+    }
     return;
   }
   for (size_t i = 0, pos = begin; i < entry.tokens; ++i) {
     const size_t letters = letters_of(entry.ids[i]);
     Span span;
-    if (out.with_offsets)
+    if (out.with_offsets) {
       span = {work.text.origin[pos], work.text.origin[pos + std::max<size_t>(letters, 1) - 1] + 1};
+    }
     out.add(entry.ids[i], span);
     pos += letters;
   }

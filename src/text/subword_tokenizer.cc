@@ -110,11 +110,13 @@ uint64_t SubwordTokenizer::compute_fingerprint(Json behaviour) const {
     behaviour.push_back({t.content, t.id, t.single_word, t.lstrip, t.rstrip, t.normalized});
   }
   for (const Template* pieces : {&spec_.templates.single, &spec_.templates.pair}) {
-    for (const TemplatePiece& piece : *pieces)
+    for (const TemplatePiece& piece : *pieces) {
       behaviour.push_back({int(piece.kind), piece.type_id, piece.ids});
+    }
   }
-  for (int32_t id = 0; id < vocabulary_.size(); ++id)
+  for (int32_t id = 0; id < vocabulary_.size(); ++id) {
     behaviour.push_back(vocabulary_.token(id).size());
+  }
   const std::string text = behaviour.dump();
   return XXH3_64bits_withSeed(vocabulary_.pool().data(), vocabulary_.pool().size(),
                               XXH3_64bits(text.data(), text.size()));

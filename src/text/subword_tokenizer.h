@@ -171,8 +171,9 @@ void SubwordTokenizer::slice_at_added(const AddedTokenMatcher& matcher, Normaliz
   const auto between = [&](size_t begin, size_t end) {
     if (begin == end) return;
     text.bytes.assign(whole.bytes, begin, end - begin);
-    if (whole.with_origin)
+    if (whole.with_origin) {
       text.origin.assign(whole.origin.begin() + begin, whole.origin.begin() + end);
+    }
     part(begin == 0);
   };
   AddedTokenMatcher::Search search(matcher, whole.bytes);

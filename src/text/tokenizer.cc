@@ -17,8 +17,9 @@ void merge_special_tokens_map(const fs::path& folder, TokenizerConfig& config) {
   const fs::path path = folder / "special_tokens_map.json";
   if (!fs::exists(path)) return;
   const Json map = parse_json(strip_byte_order_mark(read_small_file(path)), path.string());
-  if (!map.is_object())
+  if (!map.is_object()) {
     fail(ErrorKind::kInput, "{}: the document must be an object", path.string());
+  }
   if (config.json.is_null()) config.json = Json::object();
   for (const auto& [key, value] : map.items()) {
     if (!config.json.contains(key)) config.json[key] = value;
@@ -99,26 +100,30 @@ bool Tokenizer::is_special(int32_t) const { return false; }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder) {
   const fs::path json = folder / "tokenizer.json", vocab = folder / "vocab.txt";
-  if (fs::exists(json))
+  if (fs::exists(json)) {
     return parse_tokenizer_json(read_small_file(json), json.string(), read_config(folder));
+  }
   if (fs::exists(vocab)) {
     const TokenizerConfig config = read_config(folder);
     refuse_bare_added_tokens(folder, config, "vocab.txt");
     return parse_vocab(read_small_file(vocab), vocab.string(), config);
   }
-  if (fs::exists(folder / "vocab.json") || fs::exists(folder / "merges.txt"))
+  if (fs::exists(folder / "vocab.json") || fs::exists(folder / "merges.txt")) {
     return load_vocab_and_merges(folder / "vocab.json", folder / "merges.txt");
-  if (fs::exists(folder / "encoder.json") || fs::exists(folder / "vocab.bpe"))
+  }
+  if (fs::exists(folder / "encoder.json") || fs::exists(folder / "vocab.bpe")) {
     return load_vocab_and_merges(folder / "encoder.json", folder / "vocab.bpe");
+  }
   if (const fs::path model = find_sentencepiece(folder); !model.empty()) {
     const TokenizerConfig config = read_config(folder);
     refuse_bare_added_tokens(folder, config, "SentencePiece model");
     return parse_sentencepiece(read_small_file(model), model.string(), config);
   }
-  fail(ErrorKind::kInput,
-       "{}: no tokenizer here, expected tokenizer.json, vocab.txt, vocab.json with merges.txt, or a "
-       "SentencePiece .model",
-       folder.string());
+  fail(
+      ErrorKind::kInput,
+      "{}: no tokenizer here, expected tokenizer.json, vocab.txt, vocab.json with merges.txt, or a "
+      "SentencePiece .model",
+      folder.string());
 }
 
 }  // namespace snug

@@ -21,8 +21,9 @@ struct Span {
 
 struct Encoding {
   std::vector<int32_t> ids;
-  std::vector<int32_t> type_ids;  // 0 for the first text and its specials, 1 for the second; 2 for XLNet's <cls>
-  std::vector<Span> offsets;      // filled only when asked for
+  std::vector<int32_t>
+      type_ids;  // 0 for the first text and its specials, 1 for the second; 2 for XLNet's <cls>
+  std::vector<Span> offsets;                // filled only when asked for
   size_t second_begin = 0, second_end = 0;  // where the second text's own tokens are
 
   void clear();

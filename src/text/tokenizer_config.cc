@@ -93,8 +93,9 @@ void apply_common(const JsonFields& fields, const std::string& origin, Tokenizer
 
 void refuse_other_splitting(const JsonFields& fields) {
   const Json* never_split = fields.find("never_split");
-  if (never_split && !never_split->empty())
+  if (never_split && !never_split->empty()) {
     fields.refuse("never_split", "absent or empty (not supported)");
+  }
   if (fields.find("do_basic_tokenize") && !fields.boolean("do_basic_tokenize")) {
     fields.refuse("do_basic_tokenize", "true (false is not supported)");
   }
@@ -159,8 +160,9 @@ void apply_tokenizer_config(const TokenizerConfig& config, UnigramSpec& spec) {
     const bool value = fields.boolean(key);
     const bool present = normalizer.find(fmt::format("\"{}\"", step)) != std::string::npos;
     if (value == (present == present_means)) return;
-    warn(fmt::format("{}: {} is {}, but the normalizer of tokenizer.json {} {}; tokenizer.json counts",
-                     config.origin, key, value, present ? "has" : "lacks", step));
+    warn(fmt::format(
+        "{}: {} is {}, but the normalizer of tokenizer.json {} {}; tokenizer.json counts",
+        config.origin, key, value, present ? "has" : "lacks", step));
   };
   compare("do_lower_case", "Lowercase", true);
   compare("keep_accents", "StripAccents", false);

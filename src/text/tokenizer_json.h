@@ -1,6 +1,6 @@
 // tokenizer.json of the "tokenizers" library, as far as WordPiece, byte-level BPE and Unigram go.
-// Any component or field beyond that is refused by name. The blocks "truncation" and "padding" are the
-// exception: they are read over, because here the caller says the length and nothing is ever
+// Any component or field beyond that is refused by name. The blocks "truncation" and "padding" are
+// the exception: they are read over, because here the caller says the length and nothing is ever
 // padded.
 #pragma once
 

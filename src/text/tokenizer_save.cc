@@ -59,8 +59,9 @@ void save_tokenizer_config(const std::filesystem::path& folder, const TokenizerS
   json.update(settings);
   if (spec.model_max_length > 0) json["model_max_length"] = spec.model_max_length;
   OrderedJson added = OrderedJson::object();
-  for (const AddedToken& token : spec.added)
+  for (const AddedToken& token : spec.added) {
     added[std::to_string(token.id)] = added_token_json(token);
+  }
   json["added_tokens_decoder"] = std::move(added);
   write_file_atomically(folder / "tokenizer_config.json", json.dump(2) + "\n");
   write_file_atomically(folder / "special_tokens_map.json",

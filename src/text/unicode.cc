@@ -181,8 +181,9 @@ std::optional<uint16_t> uniform_flags(char32_t start) {
   };
   if ((start & 0xFFFF) == 0xFF80) return std::nullopt;
   if (within(0xAC00, 0xD780)) return kCharDecomposes | kCharLetter;  // Hangul syllables
-  if (within(0x3400, 0x4D80) || within(0x4E00, 0x9F80) || within(0x20000, 0x2A680))
+  if (within(0x3400, 0x4D80) || within(0x4E00, 0x9F80) || within(0x20000, 0x2A680)) {
     return kCharCjk | kCharLetter;
+  }
   if (within(0x32400, 0xE0000) || within(0xE1000, 0xF0000)) return uint16_t{0};
   if (start >= 0xF0000) return kCharDropped;  // private use
   return std::nullopt;
@@ -262,8 +263,8 @@ size_t decompose_compatibly(char32_t c, LongCodePoints& out) {
 }
 
 char32_t compose(char32_t first, char32_t second) {
-  const UChar32 both = unorm2_composePair(nfc(), static_cast<UChar32>(first),
-                                          static_cast<UChar32>(second));
+  const UChar32 both =
+      unorm2_composePair(nfc(), static_cast<UChar32>(first), static_cast<UChar32>(second));
   return both >= 0 && age(static_cast<char32_t>(both)) <= kDecompositionVersion
              ? static_cast<char32_t>(both)
              : 0;

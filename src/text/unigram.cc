@@ -48,15 +48,18 @@ UnigramTokenizer::UnigramTokenizer(UnigramSpec spec, std::string_view origin)
       trie_(vocabulary(), origin),
       cache_owner_(WordCache::new_owner()),
       prefixed_cache_owner_(WordCache::new_owner()) {
-  if (!model_.normalizer.is_null())
+  if (!model_.normalizer.is_null()) {
     normalizer_ = NormalizerSteps(JsonFields(model_.normalizer, origin, "normalizer"), origin);
-  if (model_.metaspace && !model_.splits_at_spaces)
+  }
+  if (model_.metaspace && !model_.splits_at_spaces) {
     space_replacer_ = make_replace(" ", model_.metaspace->replacement);
+  }
   SNUG_CHECK(model_.scores.size() == static_cast<size_t>(vocabulary().size()));
   unknown_score_ = *std::min_element(model_.scores.begin(), model_.scores.end()) - kUnknownPenalty;
   if (model_.byte_fallback) {
-    for (int byte = 0; byte < 256; ++byte)
+    for (int byte = 0; byte < 256; ++byte) {
       byte_ids_.push_back(vocabulary().find(fmt::format("<0x{:02X}>", byte)));
+    }
   }
   normalized_matcher_ = make_matcher(Searched::kNormalized, [this](const std::string& content) {
     return normalizer_.normalize(content);
@@ -66,10 +69,10 @@ UnigramTokenizer::UnigramTokenizer(UnigramSpec spec, std::string_view origin)
     decoder_replacement_ = decoder["replacement"];
     decoder_drops_first_ = decoder.value("prepend_scheme", "always") != "never";
   }
-  const Json metaspace =
-      model_.metaspace ? Json{model_.metaspace->replacement, int(model_.metaspace->prepend),
-                              model_.metaspace->split}
-                       : Json();
+  const Json metaspace = model_.metaspace
+                             ? Json{model_.metaspace->replacement, int(model_.metaspace->prepend),
+                                    model_.metaspace->split}
+                             : Json();
   fingerprint_ = compute_fingerprint(
       {"Unigram", XXH3_64bits(model_.scores.data(), model_.scores.size() * sizeof(double)),
        model_.unk_id.value_or(-1), model_.byte_fallback, model_.splits_at_spaces, metaspace,
@@ -141,9 +144,9 @@ void UnigramTokenizer::append_unknown(const Word& word, size_t begin, size_t end
                                       TokenBuffer& out) const {
   const size_t prefix = word.prefixed ? model_.metaspace->replacement.size() : 0;
   const auto place = [&](size_t at) { return word.begin + (at < prefix ? 0 : at - prefix); };
-  const Span span = out.with_offsets ? Span{work.text.origin[place(begin)],
-                                            work.text.origin[place(end - 1)] + 1}
-                                     : Span{};
+  const Span span = out.with_offsets
+                        ? Span{work.text.origin[place(begin)], work.text.origin[place(end - 1)] + 1}
+                        : Span{};
   const std::string_view text =
       word.prefixed ? std::string_view(work.prefixed).substr(begin, end - begin)
                     : std::string_view(work.text.bytes).substr(word.begin + begin, end - begin);
@@ -200,8 +203,7 @@ void UnigramTokenizer::append_word(const Word& word, Scratch& work, TokenBuffer&
     }
   }
   // The lengths of known pieces can be told from their ids.
-  if (entry && all_known)
-    WordCache::fill(*entry, owner, bare, std::span(out.ids).subspan(before));
+  if (entry && all_known) WordCache::fill(*entry, owner, bare, std::span(out.ids).subspan(before));
 }
 
 // Each replacement begins a new word, the first of them included. `first` says whether the part
@@ -250,8 +252,8 @@ void UnigramTokenizer::tokenize_piece(std::string_view piece, uint32_t& code_poi
                                       TokenBuffer& out) const {
   Scratch& work = scratch();
   work.text.with_origin = out.with_offsets;
-  const bool cuts = model_.splits_at_spaces && normalizer_.allows_cuts() &&
-                    normalized_matcher_.empty();
+  const bool cuts =
+      model_.splits_at_spaces && normalizer_.allows_cuts() && normalized_matcher_.empty();
   bool first = out.ids.empty();  // what is not the first piece follows an added token
   for (size_t pos = 0; pos < piece.size() && !out.full(); first = false) {
     const bool whole = !cuts || piece.size() - pos <= kChunkBytes;

@@ -24,8 +24,9 @@ void parse_vocab(const JsonFields& model, std::string_view origin, UnigramSpec& 
     }
     spec.common.tokens.push_back(entry[0]);
     spec.model.scores.push_back(entry[1]);
-    if (spec.common.tokens.back().empty())
+    if (spec.common.tokens.back().empty()) {
       fail(ErrorKind::kInput, "{}: the piece with id {} is empty", origin, id);
+    }
   }
 }
 
@@ -46,19 +47,26 @@ Metaspace parse_metaspace(const JsonFields& fields) {
   Metaspace metaspace;
   metaspace.replacement = fields.text("replacement");
   if (find_invalid_utf8(metaspace.replacement) != std::string_view::npos ||
-      count_code_points(metaspace.replacement) != 1)
+      count_code_points(metaspace.replacement) != 1) {
     fields.refuse("replacement", "one character");
-  if (fields.has("str_rep") && fields.text("str_rep") != metaspace.replacement)
+  }
+  if (fields.has("str_rep") && fields.text("str_rep") != metaspace.replacement) {
     fields.refuse("str_rep", "the same as replacement");
+  }
   if (fields.has("prepend_scheme")) {
     const std::string scheme = fields.text("prepend_scheme");
-    if (scheme == "first") metaspace.prepend = Metaspace::Prepend::kFirst;
-    else if (scheme == "never") metaspace.prepend = Metaspace::Prepend::kNever;
-    else if (scheme != "always") fields.refuse("prepend_scheme", "always, first or never");
+    if (scheme == "first") {
+      metaspace.prepend = Metaspace::Prepend::kFirst;
+    } else if (scheme == "never") {
+      metaspace.prepend = Metaspace::Prepend::kNever;
+    } else if (scheme != "always") {
+      fields.refuse("prepend_scheme", "always, first or never");
+    }
   }
   if (!fields.boolean_or("add_prefix_space", true) &&
-      metaspace.prepend != Metaspace::Prepend::kNever)
+      metaspace.prepend != Metaspace::Prepend::kNever) {
     fields.refuse("add_prefix_space", "true, since prepend_scheme is not never");
+  }
   metaspace.split = fields.boolean_or("split", true);
   return metaspace;
 }
@@ -121,8 +129,9 @@ SpecialNames special_names(const UnigramSpec& spec) {
   names.eos = first_of({"</s>"});
   names.cls = first_of({"[CLS]", "<cls>"});
   names.sep = first_of({"[SEP]", "<sep>"});
-  if (!names.cls && !names.sep && names.bos && names.eos)
+  if (!names.cls && !names.sep && names.bos && names.eos) {
     names.cls = names.bos, names.sep = names.eos;
+  }
   if (spec.model.unk_id) names.unk = spec.common.tokens[*spec.model.unk_id];
   return names;
 }

@@ -24,13 +24,12 @@ std::string model_json(const UnigramModel& model, const Vocabulary& vocabulary) 
 
 void UnigramTokenizer::save(const std::filesystem::path& folder) const {
   make_directories(folder);
-  write_file_atomically(
-      folder / "tokenizer.json",
-      tokenizer_json_text(spec(), {.normalizer = model_.normalizer.dump(),
-                                   .pre_tokenizer = model_.pre_tokenizer.dump(),
-                                   .post_processor = spec().post_processor.dump(),
-                                   .decoder = spec().decoder.dump(),
-                                   .model = model_json(model_, vocabulary())}));
+  write_file_atomically(folder / "tokenizer.json",
+                        tokenizer_json_text(spec(), {.normalizer = model_.normalizer.dump(),
+                                                     .pre_tokenizer = model_.pre_tokenizer.dump(),
+                                                     .post_processor = spec().post_processor.dump(),
+                                                     .decoder = spec().decoder.dump(),
+                                                     .model = model_json(model_, vocabulary())}));
   save_tokenizer_config(folder, spec(), {{"tokenizer_class", "PreTrainedTokenizerFast"}});
 }
 

@@ -32,8 +32,7 @@ Json small_json() {
           {"added_tokens", {special("<unk>", 0), special("</s>", 1)}},
           {"normalizer", {{"type", "Lowercase"}}},
           {"pre_tokenizer",
-           {{"type", "Sequence"},
-            {"pretokenizers", {{{"type", "WhitespaceSplit"}}, metaspace()}}}},
+           {{"type", "Sequence"}, {"pretokenizers", {{{"type", "WhitespaceSplit"}}, metaspace()}}}},
           {"post_processor",
            {{"type", "TemplateProcessing"},
             {"single",
@@ -42,18 +41,16 @@ Json small_json() {
             {"pair",
              {{{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
               {{"Sequence", {{"id", "B"}, {"type_id", 0}}}}}},
-            {"special_tokens",
-             {{"</s>", {{"id", "</s>"}, {"ids", {1}}, {"tokens", {"</s>"}}}}}}}},
+            {"special_tokens", {{"</s>", {{"id", "</s>"}, {"ids", {1}}, {"tokens", {"</s>"}}}}}}}},
           {"decoder", metaspace()},
           {"model",
            {{"type", "Unigram"},
             {"unk_id", 0},
-            {"vocab",
-             Json::array({Json::array({"<unk>", 0.0}), Json::array({"</s>", 0.0}),
-                          Json::array({"\u2581", -3.0}), Json::array({"a", -2.0}),
-                          Json::array({"b", -2.5}), Json::array({"ab", -4.6}),
-                          Json::array({"\u2581a", -2.2}), Json::array({"\u2581ab", -6.0}),
-                          Json::array({"c", -9.0})})}}}};
+            {"vocab", Json::array({Json::array({"<unk>", 0.0}), Json::array({"</s>", 0.0}),
+                                   Json::array({"\u2581", -3.0}), Json::array({"a", -2.0}),
+                                   Json::array({"b", -2.5}), Json::array({"ab", -4.6}),
+                                   Json::array({"\u2581a", -2.2}), Json::array({"\u2581ab", -6.0}),
+                                   Json::array({"c", -9.0})})}}}};
 }
 
 std::unique_ptr<Tokenizer> parse(const Json& json) {
@@ -90,7 +87,10 @@ TEST(Unigram, IdsAndOffsets) {
       {"a\u2581a", {6, 6}, {{0, 1}, {1, 3}}},
       {"\u2581a", {6}, {{0, 2}}},
       {"a</s>a", {6, 1, 6}, {{0, 1}, {1, 5}, {5, 6}}},
-      {"\xFF" "b", {2, 0, 4}, {{0, 1}, {0, 1}, {1, 2}}},
+      {"\xFF"
+       "b",
+       {2, 0, 4},
+       {{0, 1}, {0, 1}, {1, 2}}},
   };
   for (int round = 0; round < 2; ++round) {  // the second time from the cache
     for (const Row& row : rows) {
@@ -118,8 +118,9 @@ TEST(Unigram, TheSpaceBeforeWords) {
 TEST(Unigram, UnknownCharactersMayBeTheirBytes) {
   Json json = small_json();
   json["model"]["byte_fallback"] = true;
-  for (int byte = 0; byte < 256; ++byte)
+  for (int byte = 0; byte < 256; ++byte) {
     json["model"]["vocab"].push_back(Json::array({fmt::format("<0x{:02X}>", byte), -20.0}));
+  }
   const Encoding got = encode(*parse(json), "a\u00E9");
   EXPECT_EQ(got.ids, (Ids{6, 9 + 0xC3, 9 + 0xA9}));
   EXPECT_EQ(got.offsets, (Spans{{0, 1}, {1, 2}, {1, 2}}));
@@ -155,7 +156,8 @@ TEST(UnigramJson, WhatIsNotUnderstoodIsRefusedByName) {
       {"/model/vocab/3", Json::array({"b", 1.0}), "t: token \"b\" occurs twice"},
       {"/model/unk_id", 9, "t: model.unk_id must be an integer from 0 to 8, found 9"},
       {"/model/fuse_unk", true, "t: unsupported field model.fuse_unk"},
-      {"/pre_tokenizer", {{"type", "Digits"}},
+      {"/pre_tokenizer",
+       {{"type", "Digits"}},
        "t: unsupported pre_tokenizer \"Digits\" (supported for Unigram: WhitespaceSplit, "
        "Metaspace, each once in this order)"},
       {"/pre_tokenizer/pretokenizers/1/replacement", "ab",

@@ -13,8 +13,9 @@ namespace {
 constexpr size_t kChunkBytes = 2048;
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (size_t pos = 0; (pos = text.find(from, pos)) != std::string::npos; pos += to.size())
+  for (size_t pos = 0; (pos = text.find(from, pos)) != std::string::npos; pos += to.size()) {
     text.replace(pos, from.size(), to);
+  }
 }
 
 // The reference's list, in its order, applied to each token with the space before it.

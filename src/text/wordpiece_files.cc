@@ -74,8 +74,9 @@ void parse_decoder(const JsonFields& document, std::string_view origin, WordPiec
 }
 
 void check_vocab_line(std::string_view token, size_t line, std::string_view origin) {
-  if (token.empty())
+  if (token.empty()) {
     fail(ErrorKind::kInput, "{}: line {} is blank, expected one token on each line", origin, line);
+  }
   if (token.find('\r') != std::string_view::npos) {
     fail(ErrorKind::kInput, "{}: line {} has a carriage return inside the token", origin, line);
   }
@@ -90,8 +91,9 @@ void check_vocab_line(std::string_view token, size_t line, std::string_view orig
 std::vector<std::string> parse_vocab_lines(std::string_view text, std::string_view origin) {
   text = strip_byte_order_mark(text);
   const size_t last = text.find_last_not_of("\r\n");
-  if (last == std::string_view::npos)
+  if (last == std::string_view::npos) {
     fail(ErrorKind::kInput, "{}: empty, expected one token on each line", origin);
+  }
   text = text.substr(0, last + 1);
 
   std::vector<std::string> tokens;

@@ -113,11 +113,12 @@ TEST(WordPiece, TruncatesAndKeepsTheHead) {
 TEST(WordPiece, StoppingEarlyIsExact) {
   const auto tokenizer = small();
   std::string text;
-  for (int i = 0; i < 3000; ++i)
+  for (int i = 0; i < 3000; ++i) {
     text += i % 7 == 0    ? "hello, "
             : i % 5 == 0  ? "\u4E2Dunaffable"
             : i % 11 == 0 ? "[MASK]"
                           : " a\u0301 ";
+  }
   const Encoding whole =
       encode(*tokenizer, text, std::nullopt, {.special_tokens = false, .with_offsets = true});
   for (size_t length = 1; length < whole.ids.size(); length += 97) {
@@ -182,8 +183,9 @@ TEST(WordPiece, ThreadsShareOneTokenizer) {
   std::atomic<int> wrong = 0;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
-      for (int i = 0; i < 500; ++i)
+      for (int i = 0; i < 500; ++i) {
         wrong += encode(*tokenizer, "hello unaffable, a").ids != expected;
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();

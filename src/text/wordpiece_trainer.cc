@@ -77,8 +77,9 @@ std::vector<std::string> WordPieceTrainer::train(size_t vocab_size) const {
   PairMerger merger([](const std::string& left, const std::string& right) {
     return left + right.substr(kContinuation.size());
   });
-  for (const std::string& symbol : choose_alphabet(words, std::min(options_.max_alphabet, room)))
+  for (const std::string& symbol : choose_alphabet(words, std::min(options_.max_alphabet, room))) {
     merger.symbol(symbol);
+  }
   const size_t alphabet = merger.texts().size();
   const std::unordered_set<std::string> letters(merger.texts().begin(), merger.texts().end());
   for (const auto& [text, count] : words) {

@@ -41,7 +41,8 @@ std::string_view part_of(std::string_view text, const Span& span) {
 
 }  // namespace
 
-FoundAnswers find_answers(const OwnedRow& row, std::span<const ScoredExample> windows, size_t most, size_t longest) {
+FoundAnswers find_answers(const OwnedRow& row, std::span<const ScoredExample> windows, size_t most,
+                          size_t longest) {
   std::vector<Candidate> candidates;
   double none = std::numeric_limits<double>::infinity();
   for (const ScoredExample& window : windows) {
@@ -63,7 +64,9 @@ FoundAnswers find_answers(const OwnedRow& row, std::span<const ScoredExample> wi
   std::vector<Candidate> kept;
   for (const Candidate& candidate : candidates) {
     if (kept.size() == std::max<size_t>(most, 1)) break;
-    if (std::ranges::find(kept, candidate.span, &Candidate::span) == kept.end()) kept.push_back(candidate);
+    if (std::ranges::find(kept, candidate.span, &Candidate::span) == kept.end()) {
+      kept.push_back(candidate);
+    }
   }
   FoundAnswers found;
   if (kept.empty()) return found;

@@ -1,4 +1,5 @@
-// From scores of first and last tokens to answers: what the reference scripts for SQuAD do, over all windows of a context.
+// From scores of first and last tokens to answers: what the reference scripts for SQuAD do, over
+// all windows of a context.
 #pragma once
 
 #include <string>
@@ -15,6 +16,7 @@ struct FoundAnswers {
 };
 
 // `most` answers of at most `longest` tokens each.
-FoundAnswers find_answers(const OwnedRow& row, std::span<const ScoredExample> windows, size_t most, size_t longest);
+FoundAnswers find_answers(const OwnedRow& row, std::span<const ScoredExample> windows, size_t most,
+                          size_t longest);
 
 }  // namespace snug

@@ -23,9 +23,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kEnoughSeconds = 0.6;    // of one kind of step
 constexpr double kLongestSeconds = 12.0;  // then recomputation is not timed but derived
-constexpr int64_t kFewTokensCpu = 64, kManyTokensCpu = 256, kFewTokensGpu = 1024, kManyTokensGpu = 8192;
+constexpr int64_t kFewTokensCpu = 64, kManyTokensCpu = 256, kFewTokensGpu = 1024,
+                  kManyTokensGpu = 8192;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
@@ -111,21 +114,24 @@ class Stopwatch {
     request.pinned_capacity = tokens;
     request.pinned_recompute.reset();
     const Dims dims = request.workload.dims(tokens);
-    request.pinned_choice = PlanChoice{.recompute = Recomputation(size_t(layers) + 1, parts),
-                                       .head_chunk = dims.targets > 0 ? std::min<int64_t>(dims.targets, 2048) : 0};
+    request.pinned_choice =
+        PlanChoice{.recompute = Recomputation(size_t(layers) + 1, parts),
+                   .head_chunk = dims.targets > 0 ? std::min<int64_t>(dims.targets, 2048) : 0};
     request.pinned_choice->recompute[0] = {};
     const Plan plan = make_plan(request);
     if (!plan.fits) return std::nullopt;
     const auto engine = platform_.make_engine(*model, plan, /*seed=*/1);
     fill(*engine, *model);
     const BatchBuilder tokens_of_pass = made_up(texts, config.vocab_size, dims.targets);
-    const std::vector<int32_t> labels(size_t(texts * dims.label_words));  // zero is a label of every task
+    const std::vector<int32_t> labels(
+        size_t(texts * dims.label_words));  // zero is a label of every task
     Batch batch = tokens_of_pass.view();
     batch.labels = labels.data();
     batch.dims.label_words = dims.label_words;
     // A step of several passes less one of a single pass leaves passes alone.
     step(*engine, batch, 1);
-    const double one = fastest([&] { step(*engine, batch, 1); }), several = fastest([&] { step(*engine, batch, kMorePasses); });
+    const double one = fastest([&] { step(*engine, batch, 1); }),
+                 several = fastest([&] { step(*engine, batch, kMorePasses); });
     const double pass = std::max(several - one, 0.0) / (kMorePasses - 1);
     return Times{pass, std::max(one - pass, 0.0), double(parameter_count(model->parameters()))};
   }
@@ -136,10 +142,12 @@ class Stopwatch {
   static constexpr int kMorePasses = 3;
 
   static int64_t text_length(const Workload& workload) {
-    return workload.mean_length > 0 ? std::min(workload.mean_length, workload.longest) : workload.longest;
+    return workload.mean_length > 0 ? std::min(workload.mean_length, workload.longest)
+                                    : workload.longest;
   }
 
-  // Weights as a fresh model has them: products of zeros take less power, and therefore less time, on some devices.
+  // Weights as a fresh model has them: products of zeros take less power, and therefore less time,
+  // on some devices.
   void fill(Engine& engine, const Model& model) const {
     std::vector<float> values(1 << 16);
     std::mt19937 random(1);
@@ -148,7 +156,9 @@ class Stopwatch {
     for (size_t i = 0; i < model.parameters().size(); ++i) {
       const Block block = engine.weight(i);
       const auto bytes = std::as_bytes(std::span(values));
-      for (size_t at = 0; at < block.bytes; at += bytes.size()) block.write(at, bytes.first(std::min(bytes.size(), block.bytes - at)));
+      for (size_t at = 0; at < block.bytes; at += bytes.size()) {
+        block.write(at, bytes.first(std::min(bytes.size(), block.bytes - at)));
+      }
     }
     engine.weights_changed();
   }
@@ -212,14 +222,16 @@ std::optional<Measured> measure(Platform& platform, const PlanRequest& request) 
   }
   Measured m;
   const double n1 = double(few * watch.length()), n2 = double(many * watch.length());
-  const double layer_few = times[1].pass - times[0].pass, layer_many = times[3].pass - times[2].pass;
+  const double layer_few = times[1].pass - times[0].pass,
+               layer_many = times[3].pass - times[2].pass;
   // What noise makes negative is nothing; a layer takes some time, though.
   const auto positive = [](double value) { return std::max(value, 0.0); };
   m.token_layer = std::max((layer_many - layer_few) / (n2 - n1), 0.1 * times[3].pass / (2 * n2));
   m.pass_layer = positive(layer_few - n1 * m.token_layer);
   const double last = derived_speed(request).last_layer;  // the only one of the models of one layer
   m.token_rest = positive((times[2].pass - times[0].pass) / (n2 - n1) - last * m.token_layer);
-  m.pass_rest = positive(times[0].pass - last * m.pass_layer - n1 * (last * m.token_layer + m.token_rest));
+  m.pass_rest =
+      positive(times[0].pass - last * m.pass_layer - n1 * (last * m.token_layer + m.token_rest));
   m.update_parameter = times[3].update / times[3].parameters;
   Parts parts;
   double before = times[3].pass;
@@ -229,7 +241,8 @@ std::optional<Measured> measure(Platform& platform, const PlanRequest& request) 
     if (!time) break;
     // Running the product of the MLP again has the activation in it.
     const double more = positive(time->pass - before) / ((1 + last) * n2);
-    m.again[i] = std::max(more, 1e-3 * m.token_layer) + (kPartNames[i].part == Part::kMlp ? m.again[i - 1] : 0);
+    m.again[i] = std::max(more, 1e-3 * m.token_layer) +
+                 (kPartNames[i].part == Part::kMlp ? m.again[i - 1] : 0);
     before = time->pass;
     progress.update(5 + i);
   }
@@ -266,7 +279,8 @@ void write(const fs::path& file, const Json& key, const Measured& m) {
 
 }  // namespace
 
-std::optional<Speed> calibrated_speed(Platform& platform, const PlanRequest& request, const CalibrationOptions& options) {
+std::optional<Speed> calibrated_speed(Platform& platform, const PlanRequest& request,
+                                      const CalibrationOptions& options) {
   const Json key = key_of(platform, request);
   const fs::path file = file_of(options.cache_folder, key);
   std::optional<Measured> measured = read(file, key);

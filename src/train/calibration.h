@@ -1,5 +1,6 @@
-// How fast this device is at a model of this width: a few steps of models with one and two layers, timed once and kept in
-// the cache folder by device, shape, precision and threads. The small models are planned inside the same budget.
+// How fast this device is at a model of this width: a few steps of models with one and two layers,
+// timed once and kept in the cache folder by device, shape, precision and threads. The small models
+// are planned inside the same budget.
 #pragma once
 
 #include <filesystem>
@@ -16,6 +17,7 @@ struct CalibrationOptions {
 };
 
 // Empty where nothing was measured, or where not even two layers fit the budget (which is said).
-std::optional<Speed> calibrated_speed(Platform& platform, const PlanRequest& request, const CalibrationOptions& options);
+std::optional<Speed> calibrated_speed(Platform& platform, const PlanRequest& request,
+                                      const CalibrationOptions& options);
 
 }  // namespace snug

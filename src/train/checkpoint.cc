@@ -51,7 +51,9 @@ std::string checksum_of(std::string_view text) {
 class Checksum {
  public:
   Checksum() { XXH3_64bits_reset(&state_); }
-  void add(std::span<const std::byte> piece) { XXH3_64bits_update(&state_, piece.data(), piece.size()); }
+  void add(std::span<const std::byte> piece) {
+    XXH3_64bits_update(&state_, piece.data(), piece.size());
+  }
   std::string text() const { return hex(XXH3_64bits_digest(&state_)); }
 
  private:
@@ -219,8 +221,9 @@ Manifest read_manifest(const fs::path& checkpoint) {
 const TensorEntry& entry_of(const SafetensorsFile& file, const std::string& name,
                             const TensorRecord& record) {
   const TensorEntry* entry = file.find(name);
-  if (entry == nullptr)
+  if (entry == nullptr) {
     fail(ErrorKind::kInput, "{}: has no tensor \"{}\"", file.path().string(), name);
+  }
   if (entry->dtype != record.dtype || entry->bytes() != record.bytes) {
     fail(ErrorKind::kInput, "{}: tensor \"{}\" is {} bytes of {}, the manifest says {} of {}",
          file.path().string(), name, entry->bytes(), safetensors_dtype(entry->dtype), record.bytes,

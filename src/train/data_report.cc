@@ -27,12 +27,15 @@ struct RowHash {
 
 uint64_t hash_of_text(const Row& row) {
   const uint64_t first = XXH3_64bits(row.text.data(), row.text.size());
-  return row.text_pair ? XXH3_64bits_withSeed(row.text_pair->data(), row.text_pair->size(), first + 1) : first;
+  return row.text_pair
+             ? XXH3_64bits_withSeed(row.text_pair->data(), row.text_pair->size(), first + 1)
+             : first;
 }
 
 class Examiner {
  public:
-  explicit Examiner(const DataReportOptions& options) : options_(options), hashes_(options.scratch, kSortBufferBytes) {}
+  explicit Examiner(const DataReportOptions& options)
+      : options_(options), hashes_(options.scratch, kSortBufferBytes) {}
 
   FilesReport read(const std::vector<std::filesystem::path>& files, bool validation) {
     FilesReport report;
@@ -69,9 +72,11 @@ class Examiner {
                                     .columns = options_.columns,
                                     .labels = LabelNeed::kOptional,
                                     .has_header = options_.has_header,
-                                    .label_separator = label_list_separator(options_.labelling, options_.label_separator)}),
+                                    .label_separator = label_list_separator(
+                                        options_.labelling, options_.label_separator)}),
                    file.string(), &skipped);
-    RowLabeller labeller(options_.labelling, {.need = LabelNeed::kOptional, .file = file.string()}, options_.label_separator);
+    RowLabeller labeller(options_.labelling, {.need = LabelNeed::kOptional, .file = file.string()},
+                         options_.label_separator);
     Progress progress("reading " + file.filename().string(), 0, "rows");
     RowLabels labels;
     for (Row row; rows.next(row); progress.update(report.rows)) {
@@ -85,7 +90,8 @@ class Examiner {
       count_labels(row, labels, report);
       measure(row, report);
       const std::string_view label = row.label.value_or("");
-      hashes_.add({hash_of_text(row), uint32_t(XXH3_64bits(label.data(), label.size())), validation});
+      hashes_.add(
+          {hash_of_text(row), uint32_t(XXH3_64bits(label.data(), label.size())), validation});
     }
     finish(labeller, report);
     report.bad_rows += skipped.count();
@@ -131,10 +137,14 @@ class Examiner {
   }
 
   void finish(RowLabeller& labeller, FilesReport& report) const {
-    if (options_.labelling == Labelling::kNumber || options_.labelling == Labelling::kAnswer) return;
+    if (options_.labelling == Labelling::kNumber || options_.labelling == Labelling::kAnswer) {
+      return;
+    }
     try {
       const LabelCollector::Result result = labeller.finish();
-      for (size_t i = 0; i < result.counts.size(); ++i) report.labels[result.labels.names[i]] += result.counts[i];
+      for (size_t i = 0; i < result.counts.size(); ++i) {
+        report.labels[result.labels.names[i]] += result.counts[i];
+      }
     } catch (const Error& error) {
       report.problems.emplace_back(error.what());
     }
@@ -163,19 +173,23 @@ void check_labels(const DataReportOptions& options, FilesReport& report) {
 }
 
 // Labels that only validation has cannot be measured: snug train refuses them.
-void check_validation_labels(const FilesReport& files, const std::string& name, FilesReport& validation) {
+void check_validation_labels(const FilesReport& files, const std::string& name,
+                             FilesReport& validation) {
   if (files.labels.empty() || !files.problems.empty()) return;  // then not all of them are known
   for (const auto& label : validation.labels) {
     if (files.labels.contains(label.first)) continue;
-    validation.problems.push_back(fmt::format("{}: label \"{}\" is not in the training files", name, label.first));
+    validation.problems.push_back(
+        fmt::format("{}: label \"{}\" is not in the training files", name, label.first));
     if (validation.problems.size() == SkippedRows::kMostShown) break;
   }
 }
 
-void refuse_without_rows(const FilesReport& report, const std::vector<std::filesystem::path>& files) {
+void refuse_without_rows(const FilesReport& report,
+                         const std::vector<std::filesystem::path>& files) {
   if (report.rows > 0) return;
   if (report.bad_rows == 0) fail(ErrorKind::kInput, "{}: no rows of data", files[0].string());
-  throw Error(ErrorKind::kInput, report.first_bad[0], "no row can be read; is it another format, or another --task?");
+  throw Error(ErrorKind::kInput, report.first_bad[0],
+              "no row can be read; is it another format, or another --task?");
 }
 
 }  // namespace
@@ -191,13 +205,16 @@ uint32_t FilesReport::percentile(double share) const {
 
 uint64_t FilesReport::longer_than(size_t length) const {
   uint64_t longer = 0;
-  for (auto at = lengths.upper_bound(uint32_t(length)); at != lengths.end(); ++at) longer += at->second;
+  for (auto at = lengths.upper_bound(uint32_t(length)); at != lengths.end(); ++at) {
+    longer += at->second;
+  }
   return longer;
 }
 
 DataReport examine_data(const DataReportOptions& options) {
   if (options.max_length > 0 && options.tokenizer == nullptr) {
-    throw Error(ErrorKind::kUsage, "--max-length counts tokens, which only a model has", "--model DIR names one");
+    throw Error(ErrorKind::kUsage, "--max-length counts tokens, which only a model has",
+                "--model DIR names one");
   }
   DataReport report;
   report.options = options;

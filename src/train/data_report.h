@@ -1,4 +1,5 @@
-// What is in data files, and what is wrong with it: `snug data`. One pass over each file; memory does not grow with their rows.
+// What is in data files, and what is wrong with it: `snug data`. One pass over each file; memory
+// does not grow with their rows.
 #pragma once
 
 #include <filesystem>
@@ -34,11 +35,12 @@ struct FilesReport {
   uint64_t answered = 0, unanswerable = 0;   // where rows are questions
   double least = 0, most = 0, sum = 0;       // where labels are numbers
   uint64_t tokens = 0;
-  std::map<uint32_t, uint64_t> lengths{};    // tokens -> rows
-  uint64_t duplicates = 0;                   // rows whose text an earlier one has
-  uint64_t contradictions = 0;               // texts that have several labels
+  std::map<uint32_t, uint64_t> lengths{};  // tokens -> rows
+  uint64_t duplicates = 0;                 // rows whose text an earlier one has
+  uint64_t contradictions = 0;             // texts that have several labels
 
-  uint32_t percentile(double share) const;  // the length that this share of the rows does not exceed
+  uint32_t percentile(
+      double share) const;  // the length that this share of the rows does not exceed
   uint64_t longer_than(size_t length) const;
 };
 
@@ -52,7 +54,8 @@ struct DataReport {
   std::string to_json() const;
 };
 
-// Files without any row that can be read are refused (kInput), and so is a max_length without a tokenizer (kUsage).
+// Files without any row that can be read are refused (kInput), and so is a max_length without a
+// tokenizer (kUsage).
 DataReport examine_data(const DataReportOptions& options);
 
 }  // namespace snug

@@ -1,4 +1,5 @@
-// A file of scalars as TensorBoard reads it: records of protocol buffers with checksums (the TFRecord format).
+// A file of scalars as TensorBoard reads it: records of protocol buffers with checksums (the
+// TFRecord format).
 #pragma once
 
 #include <cstdio>

@@ -17,7 +17,9 @@ uint32_t number_at(const std::string& bytes, size_t offset) {
   std::memcpy(&value, bytes.data() + offset, sizeof value);
   return value;
 }
-uint32_t checksum(std::string_view bytes) { return masked_crc32c(crc32c(std::as_bytes(std::span(bytes)))); }
+uint32_t checksum(std::string_view bytes) {
+  return masked_crc32c(crc32c(std::as_bytes(std::span(bytes))));
+}
 
 // The contents of each record, whose lengths and checksums are right.
 std::vector<std::string> records(const std::string& bytes) {
@@ -44,8 +46,11 @@ TEST(EventFile, HoldsEveryScalarInACheckedRecord) {
   const auto found = records(std::string(std::istreambuf_iterator<char>(in), {}));
   ASSERT_EQ(found.size(), 3u);
   constexpr size_t kTime = 9;  // the field of the time stands first
-  EXPECT_EQ(found[0].substr(kTime), "\x1a\x0d" "brain.Event:2");
-  const std::string loss = "\x0a\x0atrain/loss\x15" + wire::fixed(0.5f), epoch = "\x0a\x0btrain/epoch\x15" + wire::fixed(1.25f);
+  EXPECT_EQ(found[0].substr(kTime),
+            "\x1a\x0d"
+            "brain.Event:2");
+  const std::string loss = "\x0a\x0atrain/loss\x15" + wire::fixed(0.5f),
+                    epoch = "\x0a\x0btrain/epoch\x15" + wire::fixed(1.25f);
   EXPECT_EQ(found[1].substr(kTime), "\x10\xac\x02\x2a\x27\x0a\x11" + loss + "\x0a\x12" + epoch);
   EXPECT_EQ(found[2].substr(kTime), std::string("\x10\xad\x02\x2a\x00", 5));
   double time = 0;

@@ -1,6 +1,6 @@
-// `snug generate`: texts written token by token. Keys and values of what is written lie in the arena, so the plan counts
-// them; texts are written side by side, as many as fit. A text's draws are counted by its number, so what is written does
-// not depend on how many there are at once.
+// `snug generate`: texts written token by token. Keys and values of what is written lie in the
+// arena, so the plan counts them; texts are written side by side, as many as fit. A text's draws
+// are counted by its number, so what is written does not depend on how many there are at once.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,28 +27,36 @@ constexpr int64_t kPromptTokens = 512;
 constexpr uint64_t kWrittenBytes = 12;
 // After sliding, the draws of a text count on from here.
 constexpr int32_t kNumbersPerSlide = 1 << 20;
-// Longer than anybody waits for, and small enough that no sum of tokens and no count of bytes overflows.
+// Longer than anybody waits for, and small enough that no sum of tokens and no count of bytes
+// overflows.
 constexpr int64_t kMostNewTokens = 1'000'000'000;
-// What the tokenizer makes of a text in bytes of the text: much where it has no white space and is one word. Measured.
+// What the tokenizer makes of a text in bytes of the text: much where it has no white space and is
+// one word. Measured.
 constexpr uint64_t kTokenizingTimes = 20;
-// Prompts that take no more than this are read whatever the budget, so that the plan can say how much would be enough.
+// Prompts that take no more than this are read whatever the budget, so that the plan can say how
+// much would be enough.
 constexpr uint64_t kUsualPromptBytes = 16 << 20;
 
 void check(const GenerateOptions& o) {
   const auto require = [](bool good, const char* flag, auto value, const std::string& expected) {
     if (!good) fail(ErrorKind::kUsage, "{} is {}, expected {}", flag, value, expected);
   };
-  require(o.max_new_tokens > 0 && o.max_new_tokens <= kMostNewTokens, "--max-new-tokens", o.max_new_tokens,
-          fmt::format("1 to {}", kMostNewTokens));
+  require(o.max_new_tokens > 0 && o.max_new_tokens <= kMostNewTokens, "--max-new-tokens",
+          o.max_new_tokens, fmt::format("1 to {}", kMostNewTokens));
   require(o.temperature >= 0, "--temperature", o.temperature, "zero or more");
   require(o.top_k >= 0, "--top-k", o.top_k, "zero or more");
   require(o.top_p > 0 && o.top_p <= 1, "--top-p", o.top_p, "above 0 and at most 1");
-  require(o.repetition_penalty > 0, "--repetition-penalty", o.repetition_penalty, "a number above zero");
+  require(o.repetition_penalty > 0, "--repetition-penalty", o.repetition_penalty,
+          "a number above zero");
   require(o.num_return > 0 && o.num_return < kNumbersPerSlide, "--num-return", o.num_return,
           fmt::format("1 to {}", kNumbersPerSlide - 1));
   require(o.batch_size > 0, "--batch-size", o.batch_size, "a number above zero");
-  if (std::ranges::find(o.stop, "") != o.stop.end()) fail(ErrorKind::kUsage, "--stop is empty, expected a text");
-  if (o.prompts.empty() == o.input.empty()) fail(ErrorKind::kUsage, "give either --prompt or --input");
+  if (std::ranges::find(o.stop, "") != o.stop.end()) {
+    fail(ErrorKind::kUsage, "--stop is empty, expected a text");
+  }
+  if (o.prompts.empty() == o.input.empty()) {
+    fail(ErrorKind::kUsage, "give either --prompt or --input");
+  }
 }
 
 // Holds back what may become a stop text, and cuts at the first that comes.
@@ -104,7 +112,8 @@ struct Writing {
 
 class Generator {
  public:
-  Generator(const GenerateOptions& options, const std::function<void(size_t, const std::string&)>& on_piece);
+  Generator(const GenerateOptions& options,
+            const std::function<void(size_t, const std::string&)>& on_piece);
   GenerateSummary run();
 
  private:
@@ -124,9 +133,11 @@ class Generator {
   void finish(Writing& text, const char* reason);
   void slide(Writing& text);
   BatchBuilder::Text place_of(const Writing& text) const {
-    // Begins again with the first numbers after 2048 slides; negative ones would mean something else in a batch.
+    // Begins again with the first numbers after 2048 slides; negative ones would mean something
+    // else in a batch.
     const uint32_t number = uint32_t(text.number) + text.slides * uint32_t(kNumbersPerSlide);
-    return {text.number % size_t(session_.plan().capacity.sequences), int32_t(number & uint32_t(INT32_MAX))};
+    return {text.number % size_t(session_.plan().capacity.sequences),
+            int32_t(number & uint32_t(INT32_MAX))};
   }
 
   GenerateOptions options_;
@@ -135,14 +146,16 @@ class Generator {
   int32_t end_ = -1;
   const uint64_t prompt_room_;
   uint64_t prompt_bytes_ = 0;
-  std::vector<std::vector<int32_t>> prompts_;  // as ids; of one that is too long the last, one above the model's positions
+  std::vector<std::vector<int32_t>>
+      prompts_;  // as ids; of one that is too long the last, one above the model's positions
   Encoding encoding_;
   int64_t context_ = 0;
   std::unique_ptr<BatchBuilder> batch_;
   GenerateSummary summary_;
 };
 
-Generator::Generator(const GenerateOptions& options, const std::function<void(size_t, const std::string&)>& on_piece)
+Generator::Generator(const GenerateOptions& options,
+                     const std::function<void(size_t, const std::string&)>& on_piece)
     : options_(options),
       on_piece_(on_piece),
       session_(options, Head::kCausalLm),
@@ -153,11 +166,15 @@ Generator::Generator(const GenerateOptions& options, const std::function<void(si
   make_plan_and_start();
 }
 
-// What prompts may take: the arena is not there yet, so it is all that the process does not occupy by now.
+// What prompts may take: the arena is not there yet, so it is all that the process does not occupy
+// by now.
 uint64_t Generator::room_for_prompts() {
-  if (session_.platform().name() != "cpu") return std::numeric_limits<uint64_t>::max();  // texts are not where the budget is
+  if (session_.platform().name() != "cpu") {
+    return std::numeric_limits<uint64_t>::max();  // texts are not where the budget is
+  }
   trim_allocator();
-  const uint64_t budget = session_.platform().budget(options_.memory_bytes), occupied = resident_bytes();
+  const uint64_t budget = session_.platform().budget(options_.memory_bytes),
+                 occupied = resident_bytes();
   return budget > occupied ? budget - occupied : 0;
 }
 
@@ -176,22 +193,27 @@ void Generator::read_prompts() {
 void Generator::read_prompt_file() {
   RowReaderOptions reading = reader_options(options_, RowKind::kTexts, LabelNeed::kIgnored);
   reading.columns.text_pair = "-";
-  reading.record_room = record_room(options_.input == "-" ? "." + reading.stdin_format : options_.input);
+  reading.record_room =
+      record_room(options_.input == "-" ? "." + reading.stdin_format : options_.input);
   const auto reader = open_rows(options_.input, reading);
   Progress progress("reading " + options_.input, 0, "prompts");
-  for (Row row; reader->next(row); progress.update(prompts_.size())) add_prompt(std::string(row.text));
+  for (Row row; reader->next(row); progress.update(prompts_.size())) {
+    add_prompt(std::string(row.text));
+  }
 }
 
-// Refuses a prompt for which there is no room. A list that grows is there twice for a moment, the new one with as much room
-// again, so that each of its elements counts three times.
+// Refuses a prompt for which there is no room. A list that grows is there twice for a moment, the
+// new one with as much room again, so that each of its elements counts three times.
 void Generator::count_prompt(const std::string& text, size_t number) {
-  prompt_bytes_ += 3 * sizeof(prompts_[0]) + sizeof(int32_t) * std::min(text.size(), size_t(session_.model().max_length()));
+  prompt_bytes_ += 3 * sizeof(prompts_[0]) +
+                   sizeof(int32_t) * std::min(text.size(), size_t(session_.model().max_length()));
   prompt_bytes_ += uint64_t(options_.num_return) * (3 * sizeof(GeneratedText) + text.size());
   if (prompt_bytes_ <= std::max(prompt_room_, kUsualPromptBytes)) return;
   throw Error(ErrorKind::kBudget,
-              fmt::format("the prompts up to number {} take {}, of the memory {} are left", number, format_bytes(prompt_bytes_),
-                          format_bytes(prompt_room_)),
-              "all prompts are kept: give more with --memory, fewer prompts at a time, or a smaller --num-return");
+              fmt::format("the prompts up to number {} take {}, of the memory {} are left", number,
+                          format_bytes(prompt_bytes_), format_bytes(prompt_room_)),
+              "all prompts are kept: give more with --memory, fewer prompts at a time, or a "
+              "smaller --num-return");
 }
 
 // Prompts beyond the model's positions are refused, or with --sliding cut to their end.
@@ -199,16 +221,21 @@ void Generator::add_prompt(const std::string& text) {
   const auto positions = size_t(session_.model().max_length());
   const size_t number = prompts_.size() + 1;
   count_prompt(text, number);
-  const EncodeOptions encoding = {.max_length = positions + 1,  // one more shows that it is too long
-                                  .keep = options_.sliding ? Keep::kTail : Keep::kHead,
-                                  .special_tokens = false};
+  const EncodeOptions encoding = {
+      .max_length = positions + 1,  // one more shows that it is too long
+      .keep = options_.sliding ? Keep::kTail : Keep::kHead,
+      .special_tokens = false};
   session_.folder().tokenizer->encode(text, std::nullopt, encoding, encoding_);
   if (encoding_.ids.size() > positions && !options_.sliding) {
-    throw Error(ErrorKind::kUsage, fmt::format("prompt {} has more than {} tokens, the most that the model reads", number, positions),
+    throw Error(ErrorKind::kUsage,
+                fmt::format("prompt {} has more than {} tokens, the most that the model reads",
+                            number, positions),
                 "--sliding reads the end of it and goes on beyond the model's positions");
   }
   if (encoding_.ids.empty()) {
-    if (end_ < 0) fail(ErrorKind::kUsage, "an empty prompt needs a tokenizer with an end-of-text token");
+    if (end_ < 0) {
+      fail(ErrorKind::kUsage, "an empty prompt needs a tokenizer with an end-of-text token");
+    }
     encoding_.ids.push_back(end_);
   }
   prompts_.push_back(encoding_.ids);
@@ -221,7 +248,8 @@ int64_t Generator::needed_context() const {
   int64_t longest = 0;
   for (const auto& prompt : prompts_) longest = std::max(longest, int64_t(prompt.size()));
   if (longest + options_.max_new_tokens > positions + 1 && !options_.sliding) {
-    warn(fmt::format("the model has {} positions: writing stops there (--sliding goes on)", positions));
+    warn(fmt::format("the model has {} positions: writing stops there (--sliding goes on)",
+                     positions));
   }
   return std::min(positions, longest + options_.max_new_tokens);
 }
@@ -238,11 +266,17 @@ void Generator::make_plan_and_start() {
   int64_t texts = std::min(options_.batch_size, int64_t(summary_.texts.size()));
   int64_t prompt_tokens = 0;
   for (const auto& prompt : prompts_) prompt_tokens += int64_t(prompt.size()) * options_.num_return;
-  const int64_t most_written = options_.sliding ? options_.max_new_tokens : std::min(options_.max_new_tokens, context_);
+  const int64_t most_written =
+      options_.sliding ? options_.max_new_tokens : std::min(options_.max_new_tokens, context_);
   const uint64_t written = summary_.texts.size() * uint64_t(most_written) * kWrittenBytes;
-  const auto buffers = [written](const Dims& capacity) { return BatchBuilder::bytes(capacity) + written; };
+  const auto buffers = [written](const Dims& capacity) {
+    return BatchBuilder::bytes(capacity) + written;
+  };
   for (;; texts = (texts + 1) / 2) {
-    const Workload workload = {.batch_size = texts, .longest = context_, .step_tokens = texts, .target_rule = TargetRule::kLastToken};
+    const Workload workload = {.batch_size = texts,
+                               .longest = context_,
+                               .step_tokens = texts,
+                               .target_rule = TargetRule::kLastToken};
     PlanRequest request = session_.request(graph, workload, buffers);
     request.pinned_capacity = std::max(texts, std::min(kPromptTokens, prompt_tokens));
     Plan plan = make_plan(request);
@@ -259,7 +293,8 @@ GenerateSummary Generator::run() {
   for (size_t first = 0; first < summary_.texts.size(); first += at_once) {
     write_together(first, std::min(at_once, summary_.texts.size() - first));
   }
-  summary_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  summary_.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   summary_.tokens_per_second = double(summary_.tokens) / std::max(summary_.seconds, 1e-9);
   summary_.predicted_peak_bytes = session_.plan().peak_bytes;
   summary_.measured_peak_bytes = session_.platform().peak_bytes();
@@ -278,12 +313,14 @@ void Generator::write_together(size_t first, size_t count) {
   }
   while (!active.empty()) {
     read_unread(active);
-    std::erase_if(active, [&](const Writing* text) { return !summary_.texts[text->number].finish_reason.empty(); });
+    std::erase_if(active, [&](const Writing* text) {
+      return !summary_.texts[text->number].finish_reason.empty();
+    });
   }
 }
 
-// Gives the model all tokens that it has not read, in as many micro-batches as it takes; each text whose last token was
-// read gets its next one.
+// Gives the model all tokens that it has not read, in as many micro-batches as it takes; each text
+// whose last token was read gets its next one.
 void Generator::read_unread(std::vector<Writing*>& texts) {
   const auto capacity = size_t(session_.plan().capacity.tokens);
   std::vector<Writing*> complete;
@@ -299,7 +336,8 @@ void Generator::read_unread(std::vector<Writing*>& texts) {
       const size_t room = capacity - size_t(batch_->dims().tokens);
       const size_t count = std::min(room, text->ids.size() - text->unread);
       if (count > 0) {
-        batch_->add_to_text(std::span(text->ids).subspan(text->unread, count), int32_t(text->position), place_of(*text));
+        batch_->add_to_text(std::span(text->ids).subspan(text->unread, count),
+                            int32_t(text->position), place_of(*text));
         text->unread += count;
         text->position += int64_t(count);
         complete.push_back(text->unread == text->ids.size() ? text : nullptr);
@@ -310,7 +348,8 @@ void Generator::read_unread(std::vector<Writing*>& texts) {
   run();
 }
 
-// Results come in the order of the micro-batch's texts; of one that has more to read the result means nothing.
+// Results come in the order of the micro-batch's texts; of one that has more to read the result
+// means nothing.
 void Generator::take_results(std::vector<Writing*>& texts) {
   const std::span<const float> next = session_.engine().result();
   for (size_t i = 0; i < texts.size(); ++i) {
@@ -347,7 +386,8 @@ void Generator::finish(Writing& text, const char* reason) {
   summary_.texts[text.number].finish_reason = reason;
 }
 
-// Forgets all but the newer half of what the model can read, which it then reads again from position 0.
+// Forgets all but the newer half of what the model can read, which it then reads again from
+// position 0.
 void Generator::slide(Writing& text) {
   const auto kept = std::max<size_t>(1, size_t(context_) / 2);
   text.ids.erase(text.ids.begin(), text.ids.end() - ptrdiff_t(kept));
@@ -358,8 +398,9 @@ void Generator::slide(Writing& text) {
 
 }  // namespace
 
-GenerateSummary generate(const GenerateOptions& options,
-                         const std::function<void(size_t text, const std::string& piece)>& on_piece) {
+GenerateSummary generate(
+    const GenerateOptions& options,
+    const std::function<void(size_t text, const std::string& piece)>& on_piece) {
   check(options);
   return Generator(options, on_piece).run();
 }

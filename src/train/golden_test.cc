@@ -1,6 +1,6 @@
-// Whole models against PyTorch and transformers: logits, every gradient, ten AdamW steps, with and without recomputation,
-// for several micro-batch capacities and chunks of the head. tests/golden/make_golden.py and make_heads.py make the
-// expected values, in fp64; ours are fp32.
+// Whole models against PyTorch and transformers: logits, every gradient, ten AdamW steps, with and
+// without recomputation, for several micro-batch capacities and chunks of the head.
+// tests/golden/make_golden.py and make_heads.py make the expected values, in fp64; ours are fp32.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -33,7 +33,8 @@ struct Case {
 Recomputation whole(size_t layers) { return Recomputation(layers + 1, Parts::all()); }
 
 void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.model << ", " << c.capacity << " tokens, " << describe(c.recompute, 3) << " recomputed, chunks of " << c.head_chunk;
+  *out << c.model << ", " << c.capacity << " tokens, " << describe(c.recompute, 3)
+       << " recomputed, chunks of " << c.head_chunk;
 }
 
 // The words of a row's label, as graph/op.h has them.
@@ -46,12 +47,16 @@ std::vector<int32_t> words_of(const Json& row) {
       words[c / 32] = int32_t(uint32_t(words[c / 32]) | row["labels"][c].get<uint32_t>() << c % 32);
     }
   } else if (row.contains("numbers")) {
-    for (const Json& number : row["numbers"]) words.push_back(std::bit_cast<int32_t>(number.get<float>()));
+    for (const Json& number : row["numbers"]) {
+      words.push_back(std::bit_cast<int32_t>(number.get<float>()));
+    }
   } else {
     words.push_back(row.value("label", -1));
     if (row.contains("weight")) words.push_back(std::bit_cast<int32_t>(row["weight"].get<float>()));
     if (row.contains("class_weights")) {
-      for (const float weight : row["class_weights"]) words.push_back(std::bit_cast<int32_t>(weight));
+      for (const float weight : row["class_weights"]) {
+        words.push_back(std::bit_cast<int32_t>(weight));
+      }
     }
   }
   return words;
@@ -62,11 +67,13 @@ struct MicroBatch {
   std::vector<int32_t> labels;
 
   void add(const Json& row, uint64_t sample) {
-    rows.add(row.at("ids").get<std::vector<int32_t>>(), row.at("type_ids").get<std::vector<int32_t>>(), -1, sample);
+    rows.add(row.at("ids").get<std::vector<int32_t>>(),
+             row.at("type_ids").get<std::vector<int32_t>>(), -1, sample);
     const std::vector<int32_t> words = words_of(row);
     labels.insert(labels.end(), words.begin(), words.end());
     if (row.contains("target_rows")) {
-      rows.predict(row["target_rows"].get<std::vector<int32_t>>(), row["target_ids"].get<std::vector<int32_t>>());
+      rows.predict(row["target_rows"].get<std::vector<int32_t>>(),
+                   row["target_ids"].get<std::vector<int32_t>>());
     }
   }
   Batch view() const {
@@ -81,7 +88,9 @@ struct MicroBatch {
 std::vector<MicroBatch> pack(const Json& rows, size_t capacity) {
   std::vector<MicroBatch> packed(1);
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (size_t(packed.back().rows.dims().tokens) + rows[i].at("ids").size() > capacity) packed.emplace_back();
+    if (size_t(packed.back().rows.dims().tokens) + rows[i].at("ids").size() > capacity) {
+      packed.emplace_back();
+    }
     packed.back().add(rows[i], i);
   }
   return packed;
@@ -94,7 +103,8 @@ double count_targets(const Json& rows) {
     if (row.contains("class_weights")) {
       for (const size_t tag : row["target_ids"]) count += row["class_weights"][tag].get<double>();
     } else {
-      count += row.contains("target_rows") ? double(row["target_rows"].size()) : row.value("weight", 1.0);
+      count += row.contains("target_rows") ? double(row["target_rows"].size())
+                                           : row.value("weight", 1.0);
     }
   }
   return count;
@@ -107,21 +117,26 @@ ModelConfig config_in(const std::filesystem::path& folder) {
 class GoldenSteps : public testing::TestWithParam<Case> {
  protected:
   explicit GoldenSteps(const std::string& file)
-      : all_(std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden"), steps_(parse_json(read_small_file(all_ / file), file)) {}
+      : all_(std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden"),
+        steps_(parse_json(read_small_file(all_ / file), file)) {}
 
   virtual void load(Engine& engine) const = 0;
 
-  bool has_targets() const { return GetParam().head != Head::kClassifier && GetParam().head != Head::kSpans; }
+  bool has_targets() const {
+    return GetParam().head != Head::kClassifier && GetParam().head != Head::kSpans;
+  }
 
   std::unique_ptr<Engine> make_engine(Purpose purpose, Plan& plan) const {
     return make_engine(purpose, GetParam().capacity, plan);
   }
   std::unique_ptr<Engine> make_engine(Purpose purpose, int64_t capacity, Plan& plan) const {
-    PlanRequest request = test_request(*model_, {.batch_size = 7, .longest = 40, .step_tokens = 106}, loss_);
+    PlanRequest request =
+        test_request(*model_, {.batch_size = 7, .longest = 40, .step_tokens = 106}, loss_);
     request.graph.purpose = purpose;
     request.pinned_capacity = capacity;
-    request.pinned_choice = {.recompute = purpose == Purpose::kTraining ? GetParam().recompute : Recomputation(),
-                             .head_chunk = GetParam().head_chunk};
+    request.pinned_choice = {
+        .recompute = purpose == Purpose::kTraining ? GetParam().recompute : Recomputation(),
+        .head_chunk = GetParam().head_chunk};
     plan = make_plan(request);
     auto engine = std::make_unique<CpuEngine>(*model_, plan, /*seed=*/1);
     load(*engine);
@@ -130,7 +145,9 @@ class GoldenSteps : public testing::TestWithParam<Case> {
   }
 
   // Forward and backward of one step.
-  void accumulate(Engine& engine, const Json& rows) const { accumulate(engine, rows, GetParam().capacity); }
+  void accumulate(Engine& engine, const Json& rows) const {
+    accumulate(engine, rows, GetParam().capacity);
+  }
   void accumulate(Engine& engine, const Json& rows, int64_t capacity) const {
     engine.begin(count_targets(rows));
     for (const MicroBatch& micro : pack(rows, size_t(capacity))) engine.accumulate(micro.view());
@@ -152,8 +169,10 @@ class GoldenSteps : public testing::TestWithParam<Case> {
     for (size_t step = 0; step < steps_["batches"].size(); ++step) {
       accumulate(*engine, steps_["batches"][step]);
       const StepResult result = update(*engine, int64_t(step) + 1);
-      EXPECT_NEAR(result.loss, steps_["losses"][step].get<double>(), 1e-5 * result.loss) << "step " << step;
-      EXPECT_NEAR(result.gradient_norm, steps_["gradient_norms"][step].get<double>(), 1e-4 * result.gradient_norm)
+      EXPECT_NEAR(result.loss, steps_["losses"][step].get<double>(), 1e-5 * result.loss)
+          << "step " << step;
+      EXPECT_NEAR(result.gradient_norm, steps_["gradient_norms"][step].get<double>(),
+                  1e-4 * result.gradient_norm)
           << "step " << step;
     }
   }
@@ -181,7 +200,9 @@ class GoldenSteps : public testing::TestWithParam<Case> {
 
 class Golden : public GoldenSteps {
  protected:
-  Golden() : GoldenSteps(std::string(GetParam().model) + "/steps.json"), folder_(all_ / GetParam().model) {
+  Golden()
+      : GoldenSteps(std::string(GetParam().model) + "/steps.json"),
+        folder_(all_ / GetParam().model) {
     model_ = make_model(config_in(folder_), GetParam().head);
   }
 
@@ -199,27 +220,34 @@ class DistilledGolden : public GoldenSteps {
       : GoldenSteps(std::string(GetParam().model) + "/steps.json"),
         student_(all_ / steps_["student"].get<std::string>()),
         teacher_(all_ / steps_["teacher"].get<std::string>()) {
-    model_ = make_distilled({config_in(student_), config_in(teacher_)}, GetParam().head, {steps_["temperature"], steps_["alpha"]});
+    model_ = make_distilled({config_in(student_), config_in(teacher_)}, GetParam().head,
+                            {steps_["temperature"], steps_["alpha"]});
   }
 
   size_t first_of_teacher() const { return model_->student().parameters().size(); }
   void load(Engine& engine) const override {
     const auto memory = [&](size_t i) { return engine.weight(i); };
     load_weights(WeightFolder(student_), model_->student(), memory, {});
-    load_weights(WeightFolder(teacher_), *model_->teacher(), [&](size_t i) { return memory(first_of_teacher() + i); }, {});
+    load_weights(WeightFolder(teacher_), *model_->teacher(),
+                 [&](size_t i) { return memory(first_of_teacher() + i); }, {});
   }
 
   std::filesystem::path student_, teacher_;
 };
 
-// A model of another folder with the head of another task, whose weights are in the file where that folder lacks them.
+// A model of another folder with the head of another task, whose weights are in the file where that
+// folder lacks them.
 class HeadGolden : public GoldenSteps {
  protected:
-  HeadGolden() : GoldenSteps("heads/" + std::string(GetParam().model) + ".json"), base_(all_ / steps_["base"].get<std::string>()) {
+  HeadGolden()
+      : GoldenSteps("heads/" + std::string(GetParam().model) + ".json"),
+        base_(all_ / steps_["base"].get<std::string>()) {
     ModelConfig config = config_in(base_);
     config.labels.assign(steps_["outputs"].get<size_t>(), "");
     const Json& row = steps_["batches"][0][0];
-    config.problem = row.contains("labels") ? Problem::kManyLabels : row.contains("numbers") ? Problem::kNumbers : Problem::kOneLabel;
+    config.problem = row.contains("labels")    ? Problem::kManyLabels
+                     : row.contains("numbers") ? Problem::kNumbers
+                                               : Problem::kOneLabel;
     config.classifier_dropout = config.answer_dropout = 0;
     config_ = config;
     loss_ = {.label_smoothing = steps_["smoothing"], .weighted = steps_["weighted"]};
@@ -227,7 +255,8 @@ class HeadGolden : public GoldenSteps {
   }
 
   void load(Engine& engine) const override {
-    load_weights(WeightFolder(base_), *model_, [&](size_t i) { return engine.weight(i); }, {.ignore_mismatched_sizes = true});
+    load_weights(WeightFolder(base_), *model_, [&](size_t i) { return engine.weight(i); },
+                 {.ignore_mismatched_sizes = true});
     size_t found = 0;
     for (size_t i = 0; i < model_->parameters().size(); ++i) {
       const auto own = steps_["weights"].find(model_->parameters()[i].parts[0].name);
@@ -287,8 +316,8 @@ TEST_P(Golden, EveryGradient) {
       const auto want = read(expected, "gradient." + part.name);
       const auto got = ours.first(want.size());
       ours = ours.subspan(want.size());
-      // The gradient of the keys' bias is zero in exact arithmetic (softmax ignores it), so what is left is rounding of
-      // the size of the whole gradient's: that share is allowed on top.
+      // The gradient of the keys' bias is zero in exact arithmetic (softmax ignores it), so what is
+      // left is rounding of the size of the whole gradient's: that share is allowed on top.
       EXPECT_LE(distance(want, got), 1e-5 * norm_of(want) + 1e-7 * total) << part.name;
       EXPECT_GT(norm_of(want), 0) << part.name << " is not tested by this file";
       ++compared;
@@ -314,11 +343,14 @@ void GoldenSteps::expect_gradients(size_t parameters) const {
     for (const ParameterPart& part : parameter.parts) {
       const auto got = ours.first(size_t(part.rows * (parameter.is_vector ? 1 : parameter.cols)));
       ours = ours.subspan(got.size());
-      const double norm = expected.at(part.name)[0], tolerance = 1e-5 * norm + 1e-7 * total;  // as above
+      const double norm = expected.at(part.name)[0],
+                   tolerance = 1e-5 * norm + 1e-7 * total;  // as above
       double sum = 0;
       for (size_t n = 0; n < got.size(); ++n) sum += double(got[n]) * std::cos(double(n));
       EXPECT_NEAR(norm_of(got), norm, tolerance) << part.name;
-      EXPECT_NEAR(sum, expected.at(part.name)[1].get<double>(), tolerance * std::sqrt(double(got.size()))) << part.name;
+      EXPECT_NEAR(sum, expected.at(part.name)[1].get<double>(),
+                  tolerance * std::sqrt(double(got.size())))
+          << part.name;
       ++compared;
     }
   }
@@ -344,7 +376,8 @@ TEST_P(HeadGolden, WhatHasNoLabelAddsNothing) {
     accumulate(*engine, rows);
     MicroBatch unlabelled;
     unlabelled.rows.add(rows[4]["ids"].get<std::vector<int32_t>>(), {}, -1, 7);
-    unlabelled.labels.assign(size_t(label_words(model_->config(), model_->head(), loss_)), -1);  // as a number: NaN
+    unlabelled.labels.assign(size_t(label_words(model_->config(), model_->head(), loss_)),
+                             -1);  // as a number: NaN
     if (more) engine->accumulate(unlabelled.view());
     return update(*engine, 1);
   };
@@ -366,45 +399,59 @@ TEST_P(HeadGolden, DropoutDoesNotKnowThePacking) {
   const StepResult one = step(GetParam().capacity), other = step(45);
   EXPECT_NEAR(one.loss, other.loss, 1e-5 * other.loss);
   EXPECT_NEAR(one.gradient_norm, other.gradient_norm, 1e-5 * other.gradient_norm);
-  EXPECT_GT(std::abs(one.loss / steps_["losses"][0].get<double>() - 1), 1e-3) << "there is no dropout";
+  EXPECT_GT(std::abs(one.loss / steps_["losses"][0].get<double>() - 1), 1e-3)
+      << "there is no dropout";
 }
 
 TEST_P(DistilledGolden, EveryGradient) { expect_gradients(first_of_teacher()); }
 
 TEST_P(DistilledGolden, TenLossesOfAdamW) { expect_ten_losses(); }
 
-INSTANTIATE_TEST_SUITE_P(Plans, DistilledGolden,
-                         testing::Values(Case{"distilled-bert-tiny", Head::kClassifier, 106, {}},
-                                         Case{"distilled-bert-tiny", Head::kClassifier, 57, whole(2)},
-                                         Case{"distilled-bert-mlm-tiny", Head::kMaskedLm, 106, {}, 106},
-                                         Case{"distilled-bert-mlm-tiny", Head::kMaskedLm, 57, whole(3), 5},
-                                         Case{"distilled-gpt2-tiny", Head::kCausalLm, 106, {}, 106},
-                                         Case{"distilled-gpt2-tiny", Head::kCausalLm, 57, whole(3), 7}));
+INSTANTIATE_TEST_SUITE_P(
+    Plans, DistilledGolden,
+    testing::Values(Case{"distilled-bert-tiny", Head::kClassifier, 106, {}},
+                    Case{"distilled-bert-tiny", Head::kClassifier, 57, whole(2)},
+                    Case{"distilled-bert-mlm-tiny", Head::kMaskedLm, 106, {}, 106},
+                    Case{"distilled-bert-mlm-tiny", Head::kMaskedLm, 57, whole(3), 5},
+                    Case{"distilled-gpt2-tiny", Head::kCausalLm, 106, {}, 106},
+                    Case{"distilled-gpt2-tiny", Head::kCausalLm, 57, whole(3), 7}));
 
 // Each as one micro-batch, as several with much recomputed, and some as many.
 INSTANTIATE_TEST_SUITE_P(
     Plans, HeadGolden,
-    testing::Values(Case{"bert-tag", Head::kTagger, 106, {}}, Case{"bert-tag", Head::kTagger, 40, {}},
-                    Case{"bert-tag", Head::kTagger, 57, whole(3)}, Case{"roberta-tag", Head::kTagger, 106, {}},
-                    Case{"roberta-tag", Head::kTagger, 57, whole(2)}, Case{"gpt2-tag", Head::kTagger, 106, {}},
-                    Case{"gpt2-tag", Head::kTagger, 57, whole(2)}, Case{"bert-qa", Head::kSpans, 106, {}},
-                    Case{"bert-qa", Head::kSpans, 40, {}}, Case{"bert-qa", Head::kSpans, 57, whole(3)},
-                    Case{"distilbert-tag", Head::kTagger, 106, {}}, Case{"distilbert-qa", Head::kSpans, 57, whole(2)},
-                    Case{"roberta-qa", Head::kSpans, 106, {}}, Case{"roberta-qa", Head::kSpans, 57, whole(2)},
-                    Case{"gpt2-qa", Head::kSpans, 106, {}}, Case{"gpt2-qa", Head::kSpans, 57, whole(2)},
-                    Case{"bert-labels", Head::kClassifier, 106, {}}, Case{"bert-labels", Head::kClassifier, 57, whole(2)},
-                    Case{"roberta-labels", Head::kClassifier, 106, {}}, Case{"roberta-labels", Head::kClassifier, 40, whole(3)},
-                    Case{"bert-number", Head::kClassifier, 106, {}}, Case{"bert-number", Head::kClassifier, 57, whole(2)},
-                    Case{"roberta-numbers", Head::kClassifier, 106, {}}, Case{"roberta-numbers", Head::kClassifier, 57, whole(3)},
-                    Case{"gpt2-label", Head::kClassifier, 106, {}}, Case{"gpt2-label", Head::kClassifier, 40, {}},
-                    Case{"gpt2-label", Head::kClassifier, 57, whole(3)}, Case{"bert-smoothed", Head::kClassifier, 106, {}},
-                    Case{"bert-smoothed", Head::kClassifier, 57, whole(2)}, Case{"roberta-weighted", Head::kClassifier, 106, {}},
-                    Case{"roberta-weighted", Head::kClassifier, 40, whole(2)}, Case{"bert-tag-weighted", Head::kTagger, 106, {}},
-                    Case{"bert-tag-weighted", Head::kTagger, 40, whole(2)}));
+    testing::Values(
+        Case{"bert-tag", Head::kTagger, 106, {}}, Case{"bert-tag", Head::kTagger, 40, {}},
+        Case{"bert-tag", Head::kTagger, 57, whole(3)}, Case{"roberta-tag", Head::kTagger, 106, {}},
+        Case{"roberta-tag", Head::kTagger, 57, whole(2)}, Case{"gpt2-tag", Head::kTagger, 106, {}},
+        Case{"gpt2-tag", Head::kTagger, 57, whole(2)}, Case{"bert-qa", Head::kSpans, 106, {}},
+        Case{"bert-qa", Head::kSpans, 40, {}}, Case{"bert-qa", Head::kSpans, 57, whole(3)},
+        Case{"distilbert-tag", Head::kTagger, 106, {}},
+        Case{"distilbert-qa", Head::kSpans, 57, whole(2)},
+        Case{"roberta-qa", Head::kSpans, 106, {}}, Case{"roberta-qa", Head::kSpans, 57, whole(2)},
+        Case{"gpt2-qa", Head::kSpans, 106, {}}, Case{"gpt2-qa", Head::kSpans, 57, whole(2)},
+        Case{"bert-labels", Head::kClassifier, 106, {}},
+        Case{"bert-labels", Head::kClassifier, 57, whole(2)},
+        Case{"roberta-labels", Head::kClassifier, 106, {}},
+        Case{"roberta-labels", Head::kClassifier, 40, whole(3)},
+        Case{"bert-number", Head::kClassifier, 106, {}},
+        Case{"bert-number", Head::kClassifier, 57, whole(2)},
+        Case{"roberta-numbers", Head::kClassifier, 106, {}},
+        Case{"roberta-numbers", Head::kClassifier, 57, whole(3)},
+        Case{"gpt2-label", Head::kClassifier, 106, {}},
+        Case{"gpt2-label", Head::kClassifier, 40, {}},
+        Case{"gpt2-label", Head::kClassifier, 57, whole(3)},
+        Case{"bert-smoothed", Head::kClassifier, 106, {}},
+        Case{"bert-smoothed", Head::kClassifier, 57, whole(2)},
+        Case{"roberta-weighted", Head::kClassifier, 106, {}},
+        Case{"roberta-weighted", Head::kClassifier, 40, whole(2)},
+        Case{"bert-tag-weighted", Head::kTagger, 106, {}},
+        Case{"bert-tag-weighted", Head::kTagger, 40, whole(2)}));
 
 INSTANTIATE_TEST_SUITE_P(Plans, Golden,
-                         testing::Values(Case{"bert-tiny", Head::kClassifier, 106, {}}, Case{"bert-tiny", Head::kClassifier, 40, {}},
-                                         Case{"bert-tiny", Head::kClassifier, 106, whole(3)}, Case{"bert-tiny", Head::kClassifier, 57, whole(2)},
+                         testing::Values(Case{"bert-tiny", Head::kClassifier, 106, {}},
+                                         Case{"bert-tiny", Head::kClassifier, 40, {}},
+                                         Case{"bert-tiny", Head::kClassifier, 106, whole(3)},
+                                         Case{"bert-tiny", Head::kClassifier, 57, whole(2)},
                                          Case{"roberta-tiny", Head::kClassifier, 106, {}},
                                          Case{"roberta-tiny", Head::kClassifier, 57, whole(2)},
                                          Case{"bert-mlm-tiny", Head::kMaskedLm, 106, {}, 106},
@@ -413,7 +460,8 @@ INSTANTIATE_TEST_SUITE_P(Plans, Golden,
                                          Case{"distilbert-tiny", Head::kClassifier, 106, {}},
                                          Case{"distilbert-tiny", Head::kClassifier, 57, whole(2)},
                                          Case{"distilbert-mlm-tiny", Head::kMaskedLm, 106, {}, 106},
-                                         Case{"distilbert-mlm-tiny", Head::kMaskedLm, 57, whole(3), 5},
+                                         Case{"distilbert-mlm-tiny", Head::kMaskedLm, 57, whole(3),
+                                              5},
                                          Case{"gpt2-tiny", Head::kCausalLm, 106, {}, 106},
                                          Case{"gpt2-tiny", Head::kCausalLm, 40, {}, 13},
                                          Case{"gpt2-tiny", Head::kCausalLm, 106, whole(3), 32},

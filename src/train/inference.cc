@@ -1,5 +1,5 @@
-// Prediction, evaluation and embedding: texts stream through in the order of the file, packed into micro-batches, inside
-// the same kind of plan as training.
+// Prediction, evaluation and embedding: texts stream through in the order of the file, packed into
+// micro-batches, inside the same kind of plan as training.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -29,16 +29,20 @@ constexpr int64_t kMaxSequences = 128;
 class LoadedModel {
  public:
   LoadedModel(const CommonOptions& options, Task task, Head head, const GraphOptions& graph,
-              const std::function<uint64_t(const Session&, const EncodingOptions&, const Dims&)>& more_bytes = {})
-      : session_(opened(options, head)), encoding_(encoding_options(options, task, session_.model().max_length())) {
+              const std::function<uint64_t(const Session&, const EncodingOptions&, const Dims&)>&
+                  more_bytes = {})
+      : session_(opened(options, head)),
+        encoding_(encoding_options(options, task, session_.model().max_length())) {
     const auto longest = int64_t(encoding_.max_length);
-    const Workload workload = {.batch_size = kMaxSequences,
-                               .longest = longest,
-                               .step_tokens = std::max(longest, kUsefulTokens),
-                               .label_words = label_words(session_.model().config(), head),
-                               .target_rule = head == Head::kTagger ? TargetRule::kEveryToken : TargetRule::kNone};
+    const Workload workload = {
+        .batch_size = kMaxSequences,
+        .longest = longest,
+        .step_tokens = std::max(longest, kUsefulTokens),
+        .label_words = label_words(session_.model().config(), head),
+        .target_rule = head == Head::kTagger ? TargetRule::kEveryToken : TargetRule::kNone};
     const auto buffers = [&](const Dims& capacity) {
-      return TextRunner::bytes(capacity, encoding_, 0) + (more_bytes ? more_bytes(session_, encoding_, capacity) : 0);
+      return TextRunner::bytes(capacity, encoding_, 0) +
+             (more_bytes ? more_bytes(session_, encoding_, capacity) : 0);
     };
     session_.start(make_plan(session_.request(graph, workload, buffers)));
   }
@@ -46,19 +50,25 @@ class LoadedModel {
   const ModelConfig& config() const { return session_.folder().config; }
   const EncodingOptions& encoding() const { return encoding_; }
   Session& session() { return session_; }
-  uint64_t record_room(const std::filesystem::path& file) { return TextRunner::record_room(session_.plan(), encoding_, file); }
+  uint64_t record_room(const std::filesystem::path& file) {
+    return TextRunner::record_room(session_.plan(), encoding_, file);
+  }
   TextRunner runner(TextRunner::OnRow on_row) {
-    return TextRunner(session_.engine(), session_.plan(), *session_.folder().tokenizer, encoding_, std::move(on_row));
+    return TextRunner(session_.engine(), session_.plan(), *session_.folder().tokenizer, encoding_,
+                      std::move(on_row));
   }
 
  private:
-  // Weights of another shape come with advice for training, which may make a new head; here there is none to be made.
+  // Weights of another shape come with advice for training, which may make a new head; here there
+  // is none to be made.
   static Session opened(const CommonOptions& options, Head head) {
     try {
       return Session(options, head);
     } catch (const Error& error) {
       if (error.hint().find("--ignore-mismatched-sizes") == std::string::npos) throw;
-      throw Error(error.kind(), error.what(), "do weights and config.json belong together? id2label says how many classes there are");
+      throw Error(
+          error.kind(), error.what(),
+          "do weights and config.json belong together? id2label says how many classes there are");
     }
   }
 
@@ -66,7 +76,8 @@ class LoadedModel {
   EncodingOptions encoding_;
 };
 
-// The words of a text as corpora of tagged words have them: apart at white space, punctuation by itself.
+// The words of a text as corpora of tagged words have them: apart at white space, punctuation by
+// itself.
 std::vector<TaggedWord> words_of(std::string_view text) {
   std::vector<TaggedWord> words;
   bool inside = false;
@@ -78,8 +89,11 @@ std::vector<TaggedWord> words_of(std::string_view text) {
       inside = false;
       continue;
     }
-    if (inside && !alone) words.back().end = at;
-    else words.push_back({begin, at, -1});
+    if (inside && !alone) {
+      words.back().end = at;
+    } else {
+      words.push_back({begin, at, -1});
+    }
     inside = !alone;
   }
   return words;
@@ -99,14 +113,17 @@ RowLabels no_labels(const Row& row, Labelling labelling) {
   return labels;
 }
 
-// Names like .txt and .jsonl are those of plain texts too: the file holds words where snug eval could read it, with this
-// model's tags in its first sentence.
-bool holds_tagged_words(const std::string& file, const RowReaderOptions& reading, const std::vector<std::string>& tags) {
+// Names like .txt and .jsonl are those of plain texts too: the file holds words where snug eval
+// could read it, with this model's tags in its first sentence.
+bool holds_tagged_words(const std::string& file, const RowReaderOptions& reading,
+                        const std::vector<std::string>& tags) {
   if (file == "-") return false;  // can be read only once
   RowReaderOptions words = reading;
   words.kind = RowKind::kWords;
   words.labels = LabelNeed::kRequired;
-  const auto is_known = [&](const Word& word) { return word.label.empty() || std::ranges::find(tags, word.label) != tags.end(); };
+  const auto is_known = [&](const Word& word) {
+    return word.label.empty() || std::ranges::find(tags, word.label) != tags.end();
+  };
   try {
     const auto reader = open_rows(file, words);
     Row row;
@@ -120,7 +137,8 @@ bool holds_tagged_words(const std::string& file, const RowReaderOptions& reading
 RowReaderOptions input_options(const InferenceOptions& options, LoadedModel& model) {
   const Labelling labelling = model.encoding().labelling;
   RowReaderOptions reading = reader_options(options, RowKind::kTexts, LabelNeed::kIgnored);
-  reading.record_room = model.record_room(options.input == "-" ? "." + reading.stdin_format : options.input);
+  reading.record_room =
+      model.record_room(options.input == "-" ? "." + reading.stdin_format : options.input);
   if (labelling == Labelling::kAnswer) reading.kind = RowKind::kQuestions;
   if (labelling != Labelling::kTags) return reading;
   if (is_tagged_file(options.input)) {
@@ -144,7 +162,9 @@ void feed(const InferenceOptions& options, LoadedModel& model, TextRunner& runne
     name = options.input == "-" ? "standard input" : options.input;
     const auto reader = open_rows(options.input, input_options(options, model));
     Progress progress("reading " + name, 0, "rows");
-    for (Row row; reader->next(row); progress.update(runner.rows())) runner.add(name, row, no_labels(row, labelling));
+    for (Row row; reader->next(row); progress.update(runner.rows())) {
+      runner.add(name, row, no_labels(row, labelling));
+    }
   }
   runner.finish();
   if (runner.long_rows() > 0) say(long_texts_text(name, runner.long_rows(), model.encoding()));
@@ -161,9 +181,12 @@ void check_input(const InferenceOptions& options) {
 
 void check_texts(const InferenceOptions& options, Task task) {
   if (task == Task::kAnswer && options.text && !options.text_pair) {
-    throw Error(ErrorKind::kUsage, "a question needs the text that holds its answer", "--context TEXT gives it");
+    throw Error(ErrorKind::kUsage, "a question needs the text that holds its answer",
+                "--context TEXT gives it");
   }
-  if (task == Task::kTag && options.text_pair) fail(ErrorKind::kUsage, "--text-pair: this model tags the words of one text");
+  if (task == Task::kTag && options.text_pair) {
+    fail(ErrorKind::kUsage, "--text-pair: this model tags the words of one text");
+  }
 }
 
 Prediction predict_class(const ModelConfig& config, std::span<const ScoredExample> windows) {
@@ -173,7 +196,9 @@ Prediction predict_class(const ModelConfig& config, std::span<const ScoredExampl
   softmax(scores, probabilities);
   const auto best = size_t(argmax(scores));
   Prediction prediction{.label = config.labels[best], .score = probabilities[best]};
-  for (size_t i = 0; i < config.labels.size(); ++i) prediction.scores.emplace_back(config.labels[i], probabilities[i]);
+  for (size_t i = 0; i < config.labels.size(); ++i) {
+    prediction.scores.emplace_back(config.labels[i], probabilities[i]);
+  }
   return prediction;
 }
 
@@ -188,7 +213,8 @@ Prediction predict_labels(const ModelConfig& config, std::span<const ScoredExamp
   return prediction;
 }
 
-Prediction predict_tags(const ModelConfig& config, const OwnedRow& row, std::span<const ScoredExample> windows) {
+Prediction predict_tags(const ModelConfig& config, const OwnedRow& row,
+                        std::span<const ScoredExample> windows) {
   std::vector<BestTag> best;
   best_tags(row, windows, config.labels.size(), best);
   const auto outside = std::ranges::find(config.labels, "O");
@@ -197,9 +223,11 @@ Prediction predict_tags(const ModelConfig& config, const OwnedRow& row, std::spa
   const std::vector<TaggedWord>& words = row.labels.words;
   const auto part = [&](size_t begin, size_t end) { return row.text.substr(begin, end - begin); };
   for (size_t word = 0; word < best.size(); ++word) {
-    const auto fallback = outside == config.labels.end() ? 0 : int32_t(outside - config.labels.begin());
+    const auto fallback =
+        outside == config.labels.end() ? 0 : int32_t(outside - config.labels.begin());
     tags.push_back(best[word].tag < 0 ? fallback : best[word].tag);
-    prediction.tags.emplace_back(part(words[word].begin, words[word].end), config.labels[size_t(tags.back())]);
+    prediction.tags.emplace_back(part(words[word].begin, words[word].end),
+                                 config.labels[size_t(tags.back())]);
   }
   const TagSet set(config.labels, scheme_of(config.labels));
   std::vector<Entity> entities;
@@ -209,64 +237,81 @@ Prediction predict_tags(const ModelConfig& config, const OwnedRow& row, std::spa
     EntityPrediction found{.type = set.types()[size_t(entity.type)], .text = part(begin, end)};
     found.begin = count_code_points(std::string_view(row.text).substr(0, begin));
     found.end = found.begin + count_code_points(found.text);
-    for (size_t word = entity.first; word <= entity.last; ++word) found.score += best[word].probability;
+    for (size_t word = entity.first; word <= entity.last; ++word) {
+      found.score += best[word].probability;
+    }
     found.score /= double(entity.last - entity.first + 1);
     prediction.entities->push_back(std::move(found));
   }
   return prediction;
 }
 
-Prediction predict_answers(const InferenceOptions& options, const OwnedRow& row, std::span<const ScoredExample> windows) {
-  FoundAnswers found = find_answers(row, windows, size_t(options.n_best_size), size_t(options.max_answer_length));
+Prediction predict_answers(const InferenceOptions& options, const OwnedRow& row,
+                           std::span<const ScoredExample> windows) {
+  FoundAnswers found =
+      find_answers(row, windows, size_t(options.n_best_size), size_t(options.max_answer_length));
   Prediction prediction{.no_answer_score = found.no_answer_score};
   if (options.version_2_with_negative && found.no_answer_score > 0) found.best.clear();
   prediction.answers = std::move(found.best);
   return prediction;
 }
 
-Prediction prediction_of(const InferenceOptions& options, Task task, const ModelConfig& config, const OwnedRow& row,
-                         std::span<const ScoredExample> windows) {
+Prediction prediction_of(const InferenceOptions& options, Task task, const ModelConfig& config,
+                         const OwnedRow& row, std::span<const ScoredExample> windows) {
   switch (task) {
-    case Task::kMultiLabel: return predict_labels(config, windows);
-    case Task::kRegress: return {.value = double(windows[0].result[0])};
-    case Task::kTag: return predict_tags(config, row, windows);
-    case Task::kAnswer: return predict_answers(options, row, windows);
-    default: return predict_class(config, windows);
+    case Task::kMultiLabel:
+      return predict_labels(config, windows);
+    case Task::kRegress:
+      return {.value = double(windows[0].result[0])};
+    case Task::kTag:
+      return predict_tags(config, row, windows);
+    case Task::kAnswer:
+      return predict_answers(options, row, windows);
+    default:
+      return predict_class(config, windows);
   }
 }
 
 // What the folder was trained for.
-Task task_of_folder(const CommonOptions& options) { return task_of(read_config(options.model), options.model); }
+Task task_of_folder(const CommonOptions& options) {
+  return task_of(read_config(options.model), options.model);
+}
 
 }  // namespace
 
-void predict(const InferenceOptions& options, const std::function<void(const Prediction&)>& on_prediction) {
+void predict(const InferenceOptions& options,
+             const std::function<void(const Prediction&)>& on_prediction) {
   check_input(options);
   if (options.n_best_size < 1 || options.max_answer_length < 1) {
     fail(ErrorKind::kUsage, "--n-best-size and --max-answer-length are at least 1");
   }
   const Task task = task_of_folder(options);
   if (is_language(task)) {
-    throw Error(ErrorKind::kInput, fmt::format("{}: is a language model, which predicts words", options.model),
-                "snug generate writes with it; snug train --task classify makes a classifier of it");
+    throw Error(
+        ErrorKind::kInput,
+        fmt::format("{}: is a language model, which predicts words", options.model),
+        "snug generate writes with it; snug train --task classify makes a classifier of it");
   }
   check_texts(options, task);
   LoadedModel model(options, task, head_of(task), {.purpose = Purpose::kScoring});
-  TextRunner runner = model.runner([&](const OwnedRow& row, std::span<const ScoredExample> windows) {
-    Prediction prediction = prediction_of(options, task, model.config(), row, windows);
-    prediction.id = row.id;
-    on_prediction(prediction);
-  });
+  TextRunner runner =
+      model.runner([&](const OwnedRow& row, std::span<const ScoredExample> windows) {
+        Prediction prediction = prediction_of(options, task, model.config(), row, windows);
+        prediction.id = row.id;
+        on_prediction(prediction);
+      });
   feed(options, model, runner);
 }
 
-void embed(const InferenceOptions& options, const std::function<void(const std::vector<float>&)>& on_embedding) {
+void embed(const InferenceOptions& options,
+           const std::function<void(const std::vector<float>&)>& on_embedding) {
   check_input(options);
   if (options.pooling != "mean" && options.pooling != "cls") {
     fail(ErrorKind::kUsage, "--pooling is \"{}\", expected mean or cls", options.pooling);
   }
   const Pooling pooling = options.pooling == "mean" ? Pooling::kMean : Pooling::kFirstToken;
-  LoadedModel model(options, Task::kClassify, Head::kNone, {.purpose = Purpose::kEmbedding, .pooling = pooling});
+  LoadedModel model(options, Task::kClassify, Head::kNone,
+                    {.purpose = Purpose::kEmbedding, .pooling = pooling});
   std::vector<float> embedding;
   TextRunner runner = model.runner([&](const OwnedRow&, std::span<const ScoredExample> windows) {
     mean_scores(windows, embedding);
@@ -289,20 +334,29 @@ Evaluation evaluate(const EvalOptions& options) {
   } else {
     const std::vector<std::filesystem::path> files = find_data_files("--data", options.data).files;
     const auto setup_of = [&](const Session& session, const EncodingOptions& encoding) {
-      return FileEvaluation::Setup{options, task, session.folder().config, *session.folder().tokenizer, encoding, cache_folder(options)};
+      return FileEvaluation::Setup{options,
+                                   task,
+                                   session.folder().config,
+                                   *session.folder().tokenizer,
+                                   encoding,
+                                   cache_folder(options)};
     };
-    LoadedModel model(options, task, head_of(task), {.purpose = Purpose::kScoring},
-                      [&](const Session& session, const EncodingOptions& encoding, const Dims& capacity) {
-                        return FileEvaluation::bytes(setup_of(session, encoding), {.files = files}, capacity);
-                      });
+    LoadedModel model(
+        options, task, head_of(task), {.purpose = Purpose::kScoring},
+        [&](const Session& session, const EncodingOptions& encoding, const Dims& capacity) {
+          return FileEvaluation::bytes(setup_of(session, encoding), {.files = files}, capacity);
+        });
     Session& session = model.session();
-    FileEvaluation evaluation(setup_of(session, model.encoding()), session.engine(), session.plan());
+    FileEvaluation evaluation(setup_of(session, model.encoding()), session.engine(),
+                              session.plan());
     const uint64_t all = std::numeric_limits<uint64_t>::max();
-    result.metrics = evaluation.run(files, options.max_eval_samples > 0 ? uint64_t(options.max_eval_samples) : all);
+    result.metrics = evaluation.run(
+        files, options.max_eval_samples > 0 ? uint64_t(options.max_eval_samples) : all);
     result.metrics["long_texts"] = double(evaluation.long_rows());
     result.report = evaluation.report();
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   result.metrics["examples_per_second"] = result.metrics["examples"] / seconds;
   return result;
 }

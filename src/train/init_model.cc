@@ -1,5 +1,6 @@
-// `snug init`: a fresh model folder whose vocabulary is learned from the user's text. For languages and jargon that no
-// pre-trained vocabulary covers, and for trying snug where no pre-trained model is at hand.
+// `snug init`: a fresh model folder whose vocabulary is learned from the user's text. For languages
+// and jargon that no pre-trained vocabulary covers, and for trying snug where no pre-trained model
+// is at hand.
 #include <fmt/format.h>
 
 #include "core/error.h"
@@ -20,21 +21,25 @@ namespace {
 
 Family family_of(const InitOptions& o) {
   const auto family = find_family(o.model_type);
-  if (!family || *family == Family::kDistilBert) fail(ErrorKind::kUsage, "--model-type is \"{}\", expected bert, roberta or gpt2", o.model_type);
+  if (!family || *family == Family::kDistilBert) {
+    fail(ErrorKind::kUsage, "--model-type is \"{}\", expected bert, roberta or gpt2", o.model_type);
+  }
   return *family;
 }
 
 void check(const InitOptions& o) {
-  if (o.hidden_size <= 0 || o.num_attention_heads <= 0 || o.hidden_size % o.num_attention_heads != 0) {
-    fail(ErrorKind::kUsage, "--hidden-size {} is not a multiple of --num-attention-heads {}", o.hidden_size,
-         o.num_attention_heads);
+  if (o.hidden_size <= 0 || o.num_attention_heads <= 0 ||
+      o.hidden_size % o.num_attention_heads != 0) {
+    fail(ErrorKind::kUsage, "--hidden-size {} is not a multiple of --num-attention-heads {}",
+         o.hidden_size, o.num_attention_heads);
   }
   if (std::filesystem::exists(std::filesystem::path(o.output_dir) / "config.json")) {
     fail(ErrorKind::kUsage, "{}: holds a model already; choose another --output-dir", o.output_dir);
   }
 }
 
-// Texts for a trainer of vocabularies. Byte-level tokens hold white space, so there a text file is read as it is.
+// Texts for a trainer of vocabularies. Byte-level tokens hold white space, so there a text file is
+// read as it is.
 template <class Trainer>
 void feed_all(const InitOptions& options, Trainer& trainer, bool documents) {
   RowReaderOptions reader_options;
@@ -67,7 +72,9 @@ std::unique_ptr<Tokenizer> learn_tokenizer(const InitOptions& options, Family fa
 
 // Through the parser, so that made-up sizes meet the same checks as a file's.
 ModelConfig fresh_config(const InitOptions& o, Family family, const Tokenizer& tokenizer) {
-  Json json = {{"model_type", o.model_type}, {"vocab_size", tokenizer.vocab_size()}, {"initializer_range", 0.02}};
+  Json json = {{"model_type", o.model_type},
+               {"vocab_size", tokenizer.vocab_size()},
+               {"initializer_range", 0.02}};
   const int64_t inner = o.intermediate_size > 0 ? o.intermediate_size : 4 * o.hidden_size;
   const SpecialIds& ids = tokenizer.special_ids();
   if (family == Family::kGpt2) {
@@ -85,18 +92,19 @@ ModelConfig fresh_config(const InitOptions& o, Family family, const Tokenizer& t
                      {"eos_token_id", ids.eos}});
   } else {
     const bool roberta = family == Family::kRoberta;
-    json.update(Json{{"hidden_size", o.hidden_size},
-                     {"num_hidden_layers", o.num_hidden_layers},
-                     {"num_attention_heads", o.num_attention_heads},
-                     {"intermediate_size", inner},
-                     {"hidden_act", "gelu"},
-                     {"hidden_dropout_prob", 0.1},
-                     {"attention_probs_dropout_prob", 0.1},
-                     // RoBERTa's positions begin behind its padding id.
-                     {"max_position_embeddings", o.max_position_embeddings + (roberta ? ids.pad + 1 : 0)},
-                     {"type_vocab_size", roberta ? 1 : 2},
-                     {"layer_norm_eps", roberta ? 1e-5 : 1e-12},
-                     {"pad_token_id", ids.pad}});
+    json.update(
+        Json{{"hidden_size", o.hidden_size},
+             {"num_hidden_layers", o.num_hidden_layers},
+             {"num_attention_heads", o.num_attention_heads},
+             {"intermediate_size", inner},
+             {"hidden_act", "gelu"},
+             {"hidden_dropout_prob", 0.1},
+             {"attention_probs_dropout_prob", 0.1},
+             // RoBERTa's positions begin behind its padding id.
+             {"max_position_embeddings", o.max_position_embeddings + (roberta ? ids.pad + 1 : 0)},
+             {"type_vocab_size", roberta ? 1 : 2},
+             {"layer_norm_eps", roberta ? 1e-5 : 1e-12},
+             {"pad_token_id", ids.pad}});
     if (roberta) json.update(Json{{"bos_token_id", ids.bos}, {"eos_token_id", ids.eos}});
   }
   return parse_config(json.dump(), "the flags of snug init");
@@ -105,7 +113,8 @@ ModelConfig fresh_config(const InitOptions& o, Family family, const Tokenizer& t
 // Weights that exist only while they are read.
 class FreshWeights : public Memory {
  public:
-  FreshWeights(const ParameterTable& table, const LoadOptions& options) : table_(table), options_(options) {}
+  FreshWeights(const ParameterTable& table, const LoadOptions& options)
+      : table_(table), options_(options) {}
 
   Block parameter(size_t index) {
     current_ = index;
@@ -115,7 +124,9 @@ class FreshWeights : public Memory {
     const std::span<float> values(reinterpret_cast<float*>(to.data()), to.size() / sizeof(float));
     initialize(table_[current_], offset / sizeof(float), values, options_);
   }
-  void write(size_t, std::span<const std::byte>) override { SNUG_CHECK(!"fresh weights are only read"); }
+  void write(size_t, std::span<const std::byte>) override {
+    SNUG_CHECK(!"fresh weights are only read");
+  }
 
  private:
   const ParameterTable& table_;
@@ -130,14 +141,18 @@ void init_model(const InitOptions& options) {
   check(options);
   const auto tokenizer = learn_tokenizer(options, family);
   const ModelConfig config = fresh_config(options, family, *tokenizer);
-  const Head head = family == Family::kGpt2 ? Head::kCausalLm : Head::kNone;  // GPT-2's head has no weights of its own
+  const Head head = family == Family::kGpt2
+                        ? Head::kCausalLm
+                        : Head::kNone;  // GPT-2's head has no weights of its own
   const auto model = make_model(config, head);
-  FreshWeights weights(model->parameters(), {.seed = options.seed, .initializer_range = config.initializer_range});
+  FreshWeights weights(model->parameters(),
+                       {.seed = options.seed, .initializer_range = config.initializer_range});
   make_directories(options.output_dir);
   save_weights(options.output_dir, *model, [&](size_t i) { return weights.parameter(i); });
   save_description(options.output_dir, config, head, *tokenizer);
-  say(fmt::format("{}: {} tokens, {} layers of {}, {:.1f} million parameters", options.output_dir, config.vocab_size,
-                  config.num_hidden_layers, config.hidden_size, double(parameter_count(model->parameters())) / 1e6));
+  say(fmt::format("{}: {} tokens, {} layers of {}, {:.1f} million parameters", options.output_dir,
+                  config.vocab_size, config.num_hidden_layers, config.hidden_size,
+                  double(parameter_count(model->parameters())) / 1e6));
 }
 
 }  // namespace snug

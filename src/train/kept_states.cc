@@ -21,7 +21,9 @@ uint64_t KeptStates::Size::file_bytes() const {
 
 KeptStates::KeptStates(const std::filesystem::path& folder, const Size& size)
     : size_(size), file_(folder, "the output of frozen layers"), end_(size.rows * sizeof(Entry)) {
-  file_.reserve(size.file_bytes(), "--cache-dir names another folder, --keep-frozen off computes it anew in every step");
+  file_.reserve(
+      size.file_bytes(),
+      "--cache-dir names another folder, --keep-frozen off computes it anew in every step");
 }
 
 void KeptStates::keep(uint64_t row, std::span<const std::byte> states) {
@@ -40,7 +42,8 @@ size_t KeptStates::read(uint64_t row, std::span<std::byte> to) const {
   return entry.bytes;
 }
 
-bool KeptStates::fill(const Dataset& data, const BatchOptions& batches, Engine& engine, const std::function<bool()>& stop) {
+bool KeptStates::fill(const Dataset& data, const BatchOptions& batches, Engine& engine,
+                      const std::function<bool()>& stop) {
   Progress progress("running the frozen layers", data.rows(), "examples");
   BatchStream stream(data, batches);
   uint64_t examples = 0;
@@ -50,7 +53,8 @@ bool KeptStates::fill(const Dataset& data, const BatchOptions& batches, Engine& 
       const std::span<const std::byte> states = engine.run_prefix(batch.view());
       for (size_t first = 0; first < batch.rows.size();) {
         const size_t end = end_of_row(batch, first);
-        keep(batch.rows[first], states.subspan(place(batch, first), place(batch, end) - place(batch, first)));
+        keep(batch.rows[first],
+             states.subspan(place(batch, first), place(batch, end) - place(batch, first)));
         first = end;
       }
     }
@@ -64,7 +68,9 @@ void KeptStates::give(const MicroBatch& batch, Engine& engine) const {
   size_t done = 0;
   for (size_t sequence = 0; sequence < batch.rows.size();) {
     done += read(batch.rows[sequence], to.subspan(done));
-    while (place(batch, sequence) < done) ++sequence;  // a row may be several, and may be there twice
+    while (place(batch, sequence) < done) {
+      ++sequence;  // a row may be several, and may be there twice
+    }
   }
   SNUG_CHECK(done == to.size());
 }

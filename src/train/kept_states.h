@@ -1,7 +1,8 @@
-// What the frozen layers in front of a model give for every row of the data, kept in a file without a name (--keep-frozen).
-// It is filled once, before training, in the order of the data and in micro-batches of the plan's capacity: the same plan
-// keeps the same bits, also in a run that is resumed. Where a row's states begin stands in the file too, so that millions of
-// rows take no memory.
+// What the frozen layers in front of a model give for every row of the data, kept in a file without
+// a name (--keep-frozen). It is filled once, before training, in the order of the data and in
+// micro-batches of the plan's capacity: the same plan keeps the same bits, also in a run that is
+// resumed. Where a row's states begin stands in the file too, so that millions of rows take no
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +29,18 @@ class KeptStates {
   // Takes the room on the disk at once; none is kStorage.
   KeptStates(const std::filesystem::path& folder, const Size& size);
 
-  // Of the micro-batches of `data`, each row of which comes once. Ends early, with false, when `stop` says so.
-  bool fill(const Dataset& data, const BatchOptions& batches, Engine& engine, const std::function<bool()>& stop);
-  // Those of a micro-batch's rows to where the engine wants them, before it accumulates the micro-batch.
+  // Of the micro-batches of `data`, each row of which comes once. Ends early, with false, when
+  // `stop` says so.
+  bool fill(const Dataset& data, const BatchOptions& batches, Engine& engine,
+            const std::function<bool()>& stop);
+  // Those of a micro-batch's rows to where the engine wants them, before it accumulates the
+  // micro-batch.
   void give(const MicroBatch& micro_batch, Engine& engine) const;
 
   // One row's.
   void keep(uint64_t row, std::span<const std::byte> states);
-  size_t read(uint64_t row, std::span<std::byte> to) const;  // into the beginning of `to`; returns how many bytes
+  size_t read(uint64_t row,
+              std::span<std::byte> to) const;  // into the beginning of `to`; returns how many bytes
 
  private:
   // At the beginning of the file, one for each row.

@@ -18,8 +18,9 @@ constexpr double kMaskedShare = 0.15;
 
 std::map<std::string, double> evaluate_language(const EvalOptions& options, Task task) {
   Session session(options, head_of(task));
-  Dataset data = Dataset::open(find_data_files("--data", options.data).files, *session.folder().tokenizer,
-                               text_dataset_options(options, task, session.folder()));
+  Dataset data =
+      Dataset::open(find_data_files("--data", options.data).files, *session.folder().tokenizer,
+                    text_dataset_options(options, task, session.folder()));
   if (options.max_eval_samples > 0) data = data.first_texts(uint64_t(options.max_eval_samples));
 
   BatchOptions batches;
@@ -27,7 +28,9 @@ std::map<std::string, double> evaluate_language(const EvalOptions& options, Task
   batches.shuffle = false;
   batches.token_task = token_task(task);
   batches.last_step = steps_per_epoch(data.rows(), kBatch);
-  if (task == Task::kMlm) batches.masks = std::make_shared<MaskTable>(*session.folder().tokenizer, kMaskedShare, false);
+  if (task == Task::kMlm) {
+    batches.masks = std::make_shared<MaskTable>(*session.folder().tokenizer, kMaskedShare, false);
+  }
   Workload workload{.batch_size = int64_t(std::min(kBatch, data.rows())),
                     .longest = data.longest(),
                     .step_tokens = int64_t(std::min(kBatch, data.rows()) * data.longest()),
@@ -52,7 +55,10 @@ std::map<std::string, double> evaluate_language(const EvalOptions& options, Task
   }
   if (targets == 0) fail(ErrorKind::kInput, "{}: has nothing to predict", options.data);
   const double loss = session.engine().take_loss() / double(targets);
-  return {{"loss", loss}, {"perplexity", std::exp(loss)}, {"examples", double(examples)}, {"predicted_tokens", double(targets)}};
+  return {{"loss", loss},
+          {"perplexity", std::exp(loss)},
+          {"examples", double(examples)},
+          {"predicted_tokens", double(targets)}};
 }
 
 }  // namespace snug

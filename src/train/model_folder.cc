@@ -18,15 +18,23 @@ std::filesystem::path described_by(const std::filesystem::path& path) {
   return bare ? AdapterFolder(path).base() : path;
 }
 
-// Texts are stored as a first part of type 0 and a second of type 1, and each type needs its row in the model.
-void check_type_ids(const Tokenizer& tokenizer, const ModelConfig& config, const std::string& path) {
+// Texts are stored as a first part of type 0 and a second of type 1, and each type needs its row in
+// the model.
+void check_type_ids(const Tokenizer& tokenizer, const ModelConfig& config,
+                    const std::string& path) {
   if (config.type_vocab_size == 0) return;
   Encoding encoding;
-  for (const std::optional<std::string_view> pair : {std::optional<std::string_view>(), std::optional<std::string_view>("b")}) {
+  for (const std::optional<std::string_view> pair :
+       {std::optional<std::string_view>(), std::optional<std::string_view>("b")}) {
     tokenizer.encode("a", pair, {}, encoding);
     const int32_t highest = encoding.type_ids.empty() ? 0 : std::ranges::max(encoding.type_ids);
-    if (highest < config.type_vocab_size && highest <= 1 && std::ranges::is_sorted(encoding.type_ids)) continue;
-    fail(ErrorKind::kInput, "{}: the tokenizer gives texts the types {}, but the model knows {} of them, in order; do they belong together?",
+    if (highest < config.type_vocab_size && highest <= 1 &&
+        std::ranges::is_sorted(encoding.type_ids)) {
+      continue;
+    }
+    fail(ErrorKind::kInput,
+         "{}: the tokenizer gives texts the types {}, but the model knows {} of them, in order; do "
+         "they belong together?",
          path, fmt::join(encoding.type_ids, " "), std::min<int64_t>(config.type_vocab_size, 2));
   }
 }
@@ -47,27 +55,32 @@ ModelConfig read_config(const std::filesystem::path& folder) {
 ModelFolder open_model_folder(const std::filesystem::path& path, std::string_view flag) {
   if (!std::filesystem::is_directory(path)) {
     throw Error(ErrorKind::kInput, fmt::format("{}: no such folder", path.string()),
-                fmt::format("{} takes a model folder: config.json, weights (model.safetensors, pytorch_model.bin or bert_model.ckpt) and tokenizer files", flag));
+                fmt::format("{} takes a model folder: config.json, weights (model.safetensors, "
+                            "pytorch_model.bin or bert_model.ckpt) and tokenizer files",
+                            flag));
   }
   ModelFolder folder;
   folder.path = path;
   folder.config = read_config(path);
   folder.tokenizer = load_tokenizer(described_by(path));
   if (folder.tokenizer->vocab_size() > folder.config.vocab_size) {
-    fail(ErrorKind::kInput, "{}: the tokenizer has {} tokens, but config.json says vocab_size {}; do they belong together?",
+    fail(ErrorKind::kInput,
+         "{}: the tokenizer has {} tokens, but config.json says vocab_size {}; do they belong "
+         "together?",
          path.string(), folder.tokenizer->vocab_size(), folder.config.vocab_size);
   }
   check_type_ids(*folder.tokenizer, folder.config, path.string());
-  // A tokenizer's tables for this thread are there from the first word on. Plans count them, so they are there from the start,
-  // whether or not this run tokenizes before it is planned.
+  // A tokenizer's tables for this thread are there from the first word on. Plans count them, so
+  // they are there from the start, whether or not this run tokenizes before it is planned.
   Encoding word;
   folder.tokenizer->encode("snug", std::nullopt, {}, word);
   return folder;
 }
 
 LabelSet ModelFolder::trained_labels(Head head) const {
-  const bool placeholders = std::all_of(config.labels.begin(), config.labels.end(),
-                                        [](const std::string& name) { return name.rfind("LABEL_", 0) == 0; });
+  const bool placeholders =
+      std::all_of(config.labels.begin(), config.labels.end(),
+                  [](const std::string& name) { return name.rfind("LABEL_", 0) == 0; });
   if (head_of(config) != head || placeholders) return {};
   return {config.labels};
 }
@@ -77,7 +90,8 @@ int32_t ModelFolder::end_of_text() const {
   return tokenizer->special_ids().eos;
 }
 
-void save_description(const std::filesystem::path& path, const ModelConfig& config, Head head, const Tokenizer& tokenizer) {
+void save_description(const std::filesystem::path& path, const ModelConfig& config, Head head,
+                      const Tokenizer& tokenizer) {
   tokenizer.save(path);
   if (config.family == Family::kDistilBert) leave_out_token_types(path / "tokenizer_config.json");
   write_file_atomically(path / "config.json", to_json(config, head));

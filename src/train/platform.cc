@@ -19,12 +19,13 @@
 namespace snug {
 namespace {
 
-// Heap growth that no table counts: log lines, stacks, pieces of files. Measured with the smallest and the largest models of the
-// tests; generous, because it is the only figure that is not derived.
+// Heap growth that no table counts: log lines, stacks, pieces of files. Measured with the smallest
+// and the largest models of the tests; generous, because it is the only figure that is not derived.
 constexpr uint64_t kSlackBytes = 768 << 10;
 
-// The pages by which two starts of one program differ: which of the program's own are mapped depends on what the system has in
-// its cache. A budget is accepted this much below the printed minimum and not further.
+// The pages by which two starts of one program differ: which of the program's own are mapped
+// depends on what the system has in its cache. A budget is accepted this much below the printed
+// minimum and not further.
 constexpr uint64_t kStartTolerance = 640 << 10;
 
 class CpuPlatform : public Platform {
@@ -66,7 +67,8 @@ class CpuPlatform : public Platform {
     request.process.tolerance_bytes = kStartTolerance;
   }
 
-  std::unique_ptr<Engine> make_engine(const Model& model, const Plan& plan, uint64_t seed) override {
+  std::unique_ptr<Engine> make_engine(const Model& model, const Plan& plan,
+                                      uint64_t seed) override {
     trim_allocator();  // of the graphs that the planner has looked at
     return std::make_unique<CpuEngine>(model, plan, seed, scratch_);
   }
@@ -89,7 +91,9 @@ class CpuPlatform : public Platform {
 // A GPU that is only described: enough to plan for.
 class ProfilePlatform : public Platform {
  public:
-  explicit ProfilePlatform(const std::string& profile) : profile_(find_gpu_profile(profile)) { settle_allocator(); }
+  explicit ProfilePlatform(const std::string& profile) : profile_(find_gpu_profile(profile)) {
+    settle_allocator();
+  }
 
   std::string name() const override { return profile_.name; }
   std::vector<std::pair<std::string, std::string>> facts() const override {
@@ -104,8 +108,8 @@ class ProfilePlatform : public Platform {
   }
   uint64_t budget(const std::optional<uint64_t>& asked_bytes) const override {
     if (asked_bytes && *asked_bytes > profile_.memory_bytes) {
-      fail(ErrorKind::kBudget, "--memory {} is more than {} has: {}", format_bytes(*asked_bytes), profile_.name,
-           format_bytes(profile_.memory_bytes));
+      fail(ErrorKind::kBudget, "--memory {} is more than {} has: {}", format_bytes(*asked_bytes),
+           profile_.name, format_bytes(profile_.memory_bytes));
     }
     return asked_bytes.value_or(profile_.memory_bytes);
   }
@@ -115,7 +119,9 @@ class ProfilePlatform : public Platform {
     request.process.host_bytes = peak_resident_bytes();
   }
   std::unique_ptr<Engine> make_engine(const Model&, const Plan&, uint64_t) override {
-    fail(ErrorKind::kUsage, "--device-profile {}: a card that is not here can be planned for, not run on", profile_.name);
+    fail(ErrorKind::kUsage,
+         "--device-profile {}: a card that is not here can be planned for, not run on",
+         profile_.name);
   }
   uint64_t peak_bytes() const override { return 0; }
 
@@ -126,15 +132,21 @@ class ProfilePlatform : public Platform {
 }  // namespace
 
 std::unique_ptr<Platform> open_platform(const CommonOptions& options) {
-  if (!options.device_profile.empty()) return std::make_unique<ProfilePlatform>(options.device_profile);
+  if (!options.device_profile.empty()) {
+    return std::make_unique<ProfilePlatform>(options.device_profile);
+  }
 #ifdef SNUG_WITH_CUDA
   const bool gpu = options.device == "auto" ? cuda::has_gpu() : options.device != "cpu";
   if (!gpu) return std::make_unique<CpuPlatform>(options.threads, cache_folder(options));
   settle_allocator();
   set_num_threads(options.threads);
-  return cuda::open_platform({.device = options.device == "auto" ? "cuda" : options.device, .cache_folder = cache_folder(options), .allow_tf32 = options.tf32});
+  return cuda::open_platform({.device = options.device == "auto" ? "cuda" : options.device,
+                              .cache_folder = cache_folder(options),
+                              .allow_tf32 = options.tf32});
 #else
-  if (options.device == "cpu" || options.device == "auto") return std::make_unique<CpuPlatform>(options.threads, cache_folder(options));
+  if (options.device == "cpu" || options.device == "auto") {
+    return std::make_unique<CpuPlatform>(options.threads, cache_folder(options));
+  }
   throw Error(options.device.rfind("cuda", 0) == 0 ? ErrorKind::kDevice : ErrorKind::kUsage,
               fmt::format("--device {}: this snug was built for the CPU alone", options.device),
               "make cuda builds the one for NVIDIA GPUs");
@@ -143,8 +155,12 @@ std::unique_ptr<Platform> open_platform(const CommonOptions& options) {
 
 std::filesystem::path cache_folder(const CommonOptions& options) {
   if (!options.cache_dir.empty()) return options.cache_dir;
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache) return std::filesystem::path(cache) / "snug";
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home) return std::filesystem::path(home) / ".cache/snug";
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache) {
+    return std::filesystem::path(cache) / "snug";
+  }
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home) {
+    return std::filesystem::path(home) / ".cache/snug";
+  }
   return std::filesystem::temp_directory_path() / "snug-cache";
 }
 

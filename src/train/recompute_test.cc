@@ -1,5 +1,6 @@
-// Whatever backward makes again, gradients and losses have the same bits as without: every subset of parts in all layers,
-// and different ones from layer to layer, with dropout on; and wherever what such layers keep lies meanwhile.
+// Whatever backward makes again, gradients and losses have the same bits as without: every subset
+// of parts in all layers, and different ones from layer to layer, with dropout on; and wherever
+// what such layers keep lies meanwhile.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -31,7 +32,8 @@ class Recomputing : public testing::TestWithParam<Case> {
  protected:
   Recomputing() {
     const std::filesystem::path all = std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden";
-    const std::string name = GetParam().model, file = name.starts_with("heads/") ? name + ".json" : name + "/steps.json";
+    const std::string name = GetParam().model,
+                      file = name.starts_with("heads/") ? name + ".json" : name + "/steps.json";
     const Json steps = parse_json(read_small_file(all / file), file);
     folder_ = all / steps.value("base", name);
     rows_ = steps["batches"][0];
@@ -45,7 +47,9 @@ class Recomputing : public testing::TestWithParam<Case> {
     std::vector<std::byte> gradients;
     double loss = 0;
     size_t kept_bytes = 0, stowed = 0;
-    bool operator==(const Result& other) const { return gradients == other.gradients && loss == other.loss; }
+    bool operator==(const Result& other) const {
+      return gradients == other.gradients && loss == other.loss;
+    }
   };
   struct Texts {
     BatchBuilder rows;
@@ -62,18 +66,23 @@ class Recomputing : public testing::TestWithParam<Case> {
     Texts all;
     for (const Json& row : rows_) {
       for (const int32_t end : row.value("span", std::vector<int32_t>())) all.spans.push_back(end);
-      all.rows.add(row.at("ids").get<std::vector<int32_t>>(), row.at("type_ids").get<std::vector<int32_t>>(), row.value("label", -1));
+      all.rows.add(row.at("ids").get<std::vector<int32_t>>(),
+                   row.at("type_ids").get<std::vector<int32_t>>(), row.value("label", -1));
       if (row.contains("target_rows")) {
-        all.rows.predict(row["target_rows"].get<std::vector<int32_t>>(), row["target_ids"].get<std::vector<int32_t>>());
+        all.rows.predict(row["target_rows"].get<std::vector<int32_t>>(),
+                         row["target_ids"].get<std::vector<int32_t>>());
       }
       all.targets += row.contains("target_rows") ? double(row["target_rows"].size()) : 1;
     }
     return all;
   }
   Plan plan_for(const Recomputation& recompute, bool activations_outside) const {
-    PlanRequest request = test_request(*model_, {.batch_size = 7, .longest = 40, .step_tokens = 106});
+    PlanRequest request =
+        test_request(*model_, {.batch_size = 7, .longest = 40, .step_tokens = 106});
     const bool has_targets = request.workload.target_rule != TargetRule::kNone;
-    request.pinned_choice = {.recompute = recompute, .head_chunk = has_targets ? 16 : 0, .activations_outside = activations_outside};
+    request.pinned_choice = {.recompute = recompute,
+                             .head_chunk = has_targets ? 16 : 0,
+                             .activations_outside = activations_outside};
     return make_plan(request);
   }
   Result run(const Recomputation& recompute, bool activations_outside = false) const {
@@ -82,7 +91,8 @@ class Recomputing : public testing::TestWithParam<Case> {
     // What is read before it is made would be NaN.
     std::vector<std::byte> poison(plan.layout.transient.bytes, std::byte{0xff});
     engine.region(Region::kWeights).memory->write(plan.layout.transient.offset, poison);
-    load_weights(WeightFolder(folder_), *model_, [&](size_t i) { return engine.weight(i); }, {.ignore_mismatched_sizes = true});
+    load_weights(WeightFolder(folder_), *model_, [&](size_t i) { return engine.weight(i); },
+                 {.ignore_mismatched_sizes = true});
     const Texts data = texts();
     engine.begin(2 * data.targets);
     for (int micro_batch = 0; micro_batch < 2; ++micro_batch) engine.accumulate(data.view());
@@ -117,7 +127,8 @@ TEST_P(Recomputing, EverySubsetOfPartsGivesTheSameBits) {
   for (unsigned bits = 1; bits < 1u << kPartNames.size(); ++bits) {
     const Result again = run(Recomputation(segments, subset(bits)));
     EXPECT_TRUE(again == kept) << to_string(subset(bits));
-    // Where weights are frozen little is kept anyway, and what makes a sum again may be more than the sum.
+    // Where weights are frozen little is kept anyway, and what makes a sum again may be more than
+    // the sum.
     EXPECT_LE(again.kept_bytes, kept.kept_bytes + kept.kept_bytes / 20) << to_string(subset(bits));
   }
 }
@@ -144,58 +155,86 @@ TEST_P(Recomputing, WhatLayersKeepMayLieOutside) {
     EXPECT_TRUE(outside == kept) << describe(recompute, model_->layers());
     EXPECT_LE(outside.kept_bytes, inside.kept_bytes) << describe(recompute, model_->layers());
     if (round > 0 || !GetParam().tuning.freeze.empty()) continue;
-    EXPECT_EQ(outside.stowed, size_t(model_->layers()) - 2) << "all but what the last layer's backward reads";
+    EXPECT_EQ(outside.stowed, size_t(model_->layers()) - 2)
+        << "all but what the last layer's backward reads";
   }
 }
 
-// On a GPU copies run beside nodes. At worst one happens as late as it can, or a fetch as early: neither changes a bit.
+// On a GPU copies run beside nodes. At worst one happens as late as it can, or a fetch as early:
+// neither changes a bit.
 TEST_P(Recomputing, CopiesMayTakeTheirTime) {
   const Recomputation all(size_t(model_->layers()) + 1, Parts::all());
   const Result kept = run({});
   const Plan plan = plan_for(all, true);
   const Texts data = texts();
   for (const bool late : {true, false}) {
-    std::vector<std::byte> arena(plan.arena_bytes + kTensorAlignment), outside(plan.layout.outside_bytes);
-    std::byte* const base = arena.data() + (kTensorAlignment - reinterpret_cast<uintptr_t>(arena.data()) % kTensorAlignment);
+    std::vector<std::byte> arena(plan.arena_bytes + kTensorAlignment),
+        outside(plan.layout.outside_bytes);
+    std::byte* const base =
+        arena.data() +
+        (kTensorAlignment - reinterpret_cast<uintptr_t>(arena.data()) % kTensorAlignment);
     std::memset(base + plan.layout.transient.offset, 0xff, plan.layout.transient.bytes);
     HostMemory inside({base, plan.arena_bytes}), away(outside);
     const auto weight = [&](size_t i) {
       const Parameter& p = model_->parameters()[i];
-      return Block{&inside, plan.layout.parameters[i].weight, p.quantized ? p.quantized_bytes() : size_t(p.size()) * sizeof(float)};
+      return Block{&inside, plan.layout.parameters[i].weight,
+                   p.quantized ? p.quantized_bytes() : size_t(p.size()) * sizeof(float)};
     };
     load_weights(WeightFolder(folder_), *model_, weight, {.ignore_mismatched_sizes = true});
     Executor executor(plan.step->graph, plan.step_memory, plan.layout, base);
-    const StepContext context{.seed = 1, .training = true, .loss_scale = 1.0f / float(2 * data.targets)};
+    const StepContext context{
+        .seed = 1, .training = true, .loss_scale = 1.0f / float(2 * data.targets)};
     const Batch batch = data.view();
     std::map<int, std::function<void()>> running;  // copies by slot
     for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
       executor.for_each(batch.dims, [&](const Executor::Placed& node) {
         const auto copy = [&, node] {
-          node.op.run({.in = node.in, .out = node.out, .workspace = node.workspace, .batch = &batch, .step = &context, .outside = &away,
+          node.op.run({.in = node.in,
+                       .out = node.out,
+                       .workspace = node.workspace,
+                       .batch = &batch,
+                       .step = &context,
+                       .outside = &away,
                        .stowed = plan.layout.stowed});
         };
-        if (const auto* stow = dynamic_cast<const StowActivation*>(&node.op); stow && late) running[stow->slot] = copy;
-        else if (const auto* fetch = dynamic_cast<const FetchActivation*>(&node.op); fetch && late) running[fetch->slot] = copy;
-        else copy();
+        if (const auto* stow = dynamic_cast<const StowActivation*>(&node.op); stow && late) {
+          running[stow->slot] = copy;
+        } else if (const auto* fetch = dynamic_cast<const FetchActivation*>(&node.op);
+                   fetch && late) {
+          running[fetch->slot] = copy;
+        } else {
+          copy();
+        }
         const auto* await = dynamic_cast<const AwaitActivation*>(&node.op);
         if (await && late) running.extract(await->slot).mapped()();
       });
     }
     EXPECT_TRUE(running.empty());
     EXPECT_EQ(*executor.scalar(plan.step->loss), kept.loss);
-    EXPECT_EQ(std::memcmp(base + plan.layout.gradients.offset, kept.gradients.data(), kept.gradients.size()), 0) << (late ? "late" : "early");
+    EXPECT_EQ(std::memcmp(base + plan.layout.gradients.offset, kept.gradients.data(),
+                          kept.gradients.size()),
+              0)
+        << (late ? "late" : "early");
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Recomputing,
-                         testing::Values(Case{"bert-tiny", Head::kClassifier}, Case{"roberta-mlm-tiny", Head::kMaskedLm},
-                                         Case{"gpt2-tiny", Head::kCausalLm},
-                                         Case{"bert-tiny", Head::kClassifier, {.freeze = {}, .lora = {.rank = 4, .dropout = 0.1, .targets = {}}}},
-                                         Case{"gpt2-tiny", Head::kCausalLm, {.freeze = {"embeddings", "layers.0"}, .lora = {}}},
-                                         Case{"heads/bert-tag", Head::kTagger},
-                                         Case{"heads/roberta-tag", Head::kTagger, {.freeze = {}, .lora = {.rank = 4, .dropout = 0.1, .targets = {}}}},
-                                         Case{"heads/bert-qa", Head::kSpans, {.freeze = {"layers.0-1"}, .lora = {}, .quantize = true}},
-                                         Case{"heads/gpt2-label", Head::kClassifier}));
+INSTANTIATE_TEST_SUITE_P(
+    Models, Recomputing,
+    testing::Values(
+        Case{"bert-tiny", Head::kClassifier}, Case{"roberta-mlm-tiny", Head::kMaskedLm},
+        Case{"gpt2-tiny", Head::kCausalLm},
+        Case{"bert-tiny",
+             Head::kClassifier,
+             {.freeze = {}, .lora = {.rank = 4, .dropout = 0.1, .targets = {}}}},
+        Case{"gpt2-tiny", Head::kCausalLm, {.freeze = {"embeddings", "layers.0"}, .lora = {}}},
+        Case{"heads/bert-tag", Head::kTagger},
+        Case{"heads/roberta-tag",
+             Head::kTagger,
+             {.freeze = {}, .lora = {.rank = 4, .dropout = 0.1, .targets = {}}}},
+        Case{"heads/bert-qa",
+             Head::kSpans,
+             {.freeze = {"layers.0-1"}, .lora = {}, .quantize = true}},
+        Case{"heads/gpt2-label", Head::kClassifier}));
 
 }  // namespace
 }  // namespace snug

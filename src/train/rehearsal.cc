@@ -45,7 +45,9 @@ void rehearse() {
   const Plan plan = make_plan(request);
   CpuEngine engine(*model, plan, /*seed=*/1);
   BatchBuilder data;
-  for (int64_t s = 0; s < kSequences; ++s) data.add(std::vector<int32_t>(size_t(kLength), int32_t(1 + s)), {}, 0);
+  for (int64_t s = 0; s < kSequences; ++s) {
+    data.add(std::vector<int32_t>(size_t(kLength), int32_t(1 + s)), {}, 0);
+  }
   const Batch batch = data.view();
   engine.begin(kSequences);
   engine.accumulate(batch);

@@ -17,14 +17,17 @@ namespace snug {
 void refuse_folder_with_model(const std::filesystem::path& folder) {
   for (const char* name : {"config.json", "bert_config.json", kAdapterConfig}) {
     if (!std::filesystem::exists(folder / name)) continue;
-    fail(ErrorKind::kUsage, "{}: holds a model already; choose another --output-dir", folder.string());
+    fail(ErrorKind::kUsage, "{}: holds a model already; choose another --output-dir",
+         folder.string());
   }
 }
 
 FolderLock::FolderLock(const std::filesystem::path& folder) {
   const auto path = folder / ".lock";
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail(ErrorKind::kStorage, "{}: cannot create: {}", path.string(), std::strerror(errno));
+  if (fd_ < 0) {
+    fail(ErrorKind::kStorage, "{}: cannot create: {}", path.string(), std::strerror(errno));
+  }
   if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
   ::close(fd_);
   throw Error(ErrorKind::kStorage, fmt::format("{}: another run is writing here", folder.string()),
@@ -35,7 +38,8 @@ FolderLock::~FolderLock() { ::close(fd_); }
 
 namespace {
 
-// One file, begun anew by every start with what is kept of metrics.jsonl, so that no step is in it twice.
+// One file, begun anew by every start with what is kept of metrics.jsonl, so that no step is in it
+// twice.
 std::filesystem::path event_path(const std::filesystem::path& folder) {
   make_directories(folder / "tensorboard");
   return folder / "tensorboard" / "events.out.tfevents.snug";
@@ -59,13 +63,16 @@ MetricsLog::MetricsLog(const std::filesystem::path& folder, uint64_t resumed_ste
     kept.commit();
   }
   file_ = std::fopen(path_.c_str(), "a");
-  if (file_ == nullptr) fail(ErrorKind::kStorage, "{}: cannot open: {}", path_.string(), std::strerror(errno));
+  if (file_ == nullptr) {
+    fail(ErrorKind::kStorage, "{}: cannot open: {}", path_.string(), std::strerror(errno));
+  }
 }
 
 MetricsLog::~MetricsLog() { std::fclose(file_); }
 
 void MetricsLog::line(const std::string& text) {
-  if (std::fputs(text.c_str(), file_) < 0 || std::fputc('\n', file_) < 0 || std::fflush(file_) != 0) {
+  if (std::fputs(text.c_str(), file_) < 0 || std::fputc('\n', file_) < 0 ||
+      std::fflush(file_) != 0) {
     fail(ErrorKind::kStorage, "{}: cannot write: {}", path_.string(), std::strerror(errno));
   }
   add_events(Json::parse(text));
@@ -79,18 +86,22 @@ void MetricsLog::add_events(const Json& line) {
   for (const auto& [name, value] : line.items()) {
     if (!value.is_number() || name == "step") continue;
     const bool eval = name.starts_with(kEval);
-    scalars.push_back({(eval ? "eval/" : "train/") + name.substr(eval ? kEval.size() : 0), value.get<double>()});
+    scalars.push_back(
+        {(eval ? "eval/" : "train/") + name.substr(eval ? kEval.size() : 0), value.get<double>()});
   }
   events_.add(line.at("step"), scalars);
 }
 
 void MetricsLog::step(const StepMetrics& m) {
-  line(fmt::format(R"({{"step":{},"epoch":{:.6f},"loss":{},"learning_rate":{},"grad_norm":{},"tokens":{},"examples":{},)"
-                   R"("seconds":{:.6f},"rows_checksum":"{:016x}"}})",
-                   m.step, m.epoch, m.loss, m.learning_rate, m.grad_norm, m.tokens, m.examples, m.seconds, m.rows_checksum));
+  line(fmt::format(
+      R"({{"step":{},"epoch":{:.6f},"loss":{},"learning_rate":{},"grad_norm":{},"tokens":{},"examples":{},)"
+      R"("seconds":{:.6f},"rows_checksum":"{:016x}"}})",
+      m.step, m.epoch, m.loss, m.learning_rate, m.grad_norm, m.tokens, m.examples, m.seconds,
+      m.rows_checksum));
 }
 
-void MetricsLog::evaluation(uint64_t step, double epoch, const std::map<std::string, double>& metrics) {
+void MetricsLog::evaluation(uint64_t step, double epoch,
+                            const std::map<std::string, double>& metrics) {
   std::string text = fmt::format(R"({{"step":{},"epoch":{:.6f})", step, epoch);
   for (const auto& [name, value] : metrics) text += fmt::format(R"(,"eval_{}":{})", name, value);
   line(text + "}");

@@ -1,5 +1,6 @@
-// Output folders: which of them may be written into, and what a run writes there while it goes, besides checkpoints: a lock,
-// and metrics.jsonl line by line with the same numbers for TensorBoard.
+// Output folders: which of them may be written into, and what a run writes there while it goes,
+// besides checkpoints: a lock, and metrics.jsonl line by line with the same numbers for
+// TensorBoard.
 #pragma once
 
 #include <cstdio>
@@ -11,12 +12,12 @@
 
 namespace snug {
 
-// For commands that make a new folder out of an old one: a model or adapters that are there already, perhaps the very ones
-// that are read, are not written over (kUsage).
+// For commands that make a new folder out of an old one: a model or adapters that are there
+// already, perhaps the very ones that are read, are not written over (kUsage).
 void refuse_folder_with_model(const std::filesystem::path& folder);
 
-// Held for the life of the object; a second run on the same folder is refused (kStorage). The kernel drops the lock of a
-// dead process.
+// Held for the life of the object; a second run on the same folder is refused (kStorage). The
+// kernel drops the lock of a dead process.
 class FolderLock {
  public:
   explicit FolderLock(const std::filesystem::path& folder);

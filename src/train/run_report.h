@@ -1,4 +1,5 @@
-// report.html of a run: its curves, its memory as planned and measured, its scores; one file that needs nothing else.
+// report.html of a run: its curves, its memory as planned and measured, its scores; one file that
+// needs nothing else.
 #pragma once
 
 #include <filesystem>

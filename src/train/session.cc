@@ -9,9 +9,12 @@
 namespace snug {
 
 Session::Session(const CommonOptions& options, Head head)
-    : options_(options), platform_(open_platform(options)), folder_(open_model_folder(options.model)) {
+    : options_(options),
+      platform_(open_platform(options)),
+      folder_(open_model_folder(options.model)) {
   if ((head == Head::kClassifier || head == Head::kTagger) && folder_.config.labels.empty()) {
-    throw Error(ErrorKind::kInput, fmt::format("{}: has no classes (config.json names no labels)", options.model),
+    throw Error(ErrorKind::kInput,
+                fmt::format("{}: has no classes (config.json names no labels)", options.model),
                 "train it first with snug train; snug embed works without");
   }
   model_ = make_model(folder_.config, head);
@@ -39,11 +42,12 @@ void Session::start(Plan plan) {
                 fmt::format("the least that works is --memory {}", plan_.minimum_budget_bytes));
   }
   engine_ = platform_->make_engine(*model_, plan_, /*seed=*/0);
-  const LoadReport report = load_weights(
-      WeightFolder(options_.model), *model_, [this](size_t i) { return engine_->weight(i); }, {});
+  const LoadReport report = load_weights(WeightFolder(options_.model), *model_,
+                                         [this](size_t i) { return engine_->weight(i); }, {});
   engine_->weights_changed();
   if (!report.made_new.empty()) {
-    throw Error(ErrorKind::kInput, fmt::format("{}: has no {}", options_.model, fmt::join(report.made_new, ", ")),
+    throw Error(ErrorKind::kInput,
+                fmt::format("{}: has no {}", options_.model, fmt::join(report.made_new, ", ")),
                 "this model has not been trained for that: snug train does it");
   }
 }

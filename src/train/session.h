@@ -1,4 +1,5 @@
-// A model that has been planned and loaded for anything but training: prediction, evaluation, embedding, generation.
+// A model that has been planned and loaded for anything but training: prediction, evaluation,
+// embedding, generation.
 #pragma once
 
 #include <memory>
@@ -20,8 +21,10 @@ class Session {
   const Model& model() const { return *model_; }
   Platform& platform() { return *platform_; }
 
-  // A request for this model and device within the budget; graph, workload and buffers are the caller's.
-  PlanRequest request(const GraphOptions& graph, const Workload& workload, std::function<uint64_t(const Dims&)> buffers);
+  // A request for this model and device within the budget; graph, workload and buffers are the
+  // caller's.
+  PlanRequest request(const GraphOptions& graph, const Workload& workload,
+                      std::function<uint64_t(const Dims&)> buffers);
   // Takes the memory and loads the weights. A plan that does not fit is kBudget.
   void start(Plan plan);
 

@@ -33,6 +33,7 @@ bool is_tagged_file(const std::string& file);
 // How texts become examples under these flags; `positions` is what the model has.
 EncodingOptions encoding_options(const CommonOptions& options, Task task, int64_t positions);
 // What becomes of so many texts that are too long: "a.csv: 3 texts have more than 64 tokens; ...".
-std::string long_texts_text(const std::string& name, uint64_t texts, const EncodingOptions& encoding);
+std::string long_texts_text(const std::string& name, uint64_t texts,
+                            const EncodingOptions& encoding);
 
 }  // namespace snug

@@ -20,7 +20,8 @@ constexpr size_t kLongestAnswer = 30;  // tokens, as the reference scripts have 
 
 class ClassEvaluation final : public TaskEvaluation {
  public:
-  ClassEvaluation(const ModelConfig& config, const std::filesystem::path& scratch) : metrics_(config.labels, scratch) {}
+  ClassEvaluation(const ModelConfig& config, const std::filesystem::path& scratch)
+      : metrics_(config.labels, scratch) {}
   void add(const OwnedRow& row, std::span<const ScoredExample> windows) override {
     mean_scores(windows, scores_);
     softmax(scores_, probabilities_);
@@ -79,7 +80,9 @@ class TagEvaluation final : public TaskEvaluation {
     predicted_.clear();
     for (size_t word = 0; word < tags_.size(); ++word) {
       const int32_t expected = row.labels.words[word].tag;
-      if (tags_[word].tag < 0 || expected < 0) continue;  // it has no token of its own, or counts for nothing
+      if (tags_[word].tag < 0 || expected < 0) {
+        continue;  // it has no token of its own, or counts for nothing
+      }
       expected_.push_back(expected);
       predicted_.push_back(tags_[word].tag);
     }
@@ -124,7 +127,8 @@ void mean_scores(std::span<const ScoredExample> windows, std::vector<float>& out
   }
 }
 
-void best_tags(const OwnedRow& row, std::span<const ScoredExample> windows, size_t labels, std::vector<BestTag>& out) {
+void best_tags(const OwnedRow& row, std::span<const ScoredExample> windows, size_t labels,
+               std::vector<BestTag>& out) {
   out.assign(row.labels.words.size(), {});
   std::vector<double> probabilities;
   for (const ScoredExample& window : windows) {
@@ -141,28 +145,40 @@ void best_tags(const OwnedRow& row, std::span<const ScoredExample> windows, size
 
 namespace {
 
-std::unique_ptr<TaskEvaluation> make_evaluation(Task task, const ModelConfig& config, const std::filesystem::path& scratch) {
+std::unique_ptr<TaskEvaluation> make_evaluation(Task task, const ModelConfig& config,
+                                                const std::filesystem::path& scratch) {
   switch (task) {
-    case Task::kClassify: return std::make_unique<ClassEvaluation>(config, scratch);
-    case Task::kMultiLabel: return std::make_unique<LabelsEvaluation>(config, scratch);
-    case Task::kRegress: return std::make_unique<NumberEvaluation>(scratch);
-    case Task::kTag: return std::make_unique<TagEvaluation>(config);
-    case Task::kAnswer: return std::make_unique<AnswerEvaluation>(scratch);
+    case Task::kClassify:
+      return std::make_unique<ClassEvaluation>(config, scratch);
+    case Task::kMultiLabel:
+      return std::make_unique<LabelsEvaluation>(config, scratch);
+    case Task::kRegress:
+      return std::make_unique<NumberEvaluation>(scratch);
+    case Task::kTag:
+      return std::make_unique<TagEvaluation>(config);
+    case Task::kAnswer:
+      return std::make_unique<AnswerEvaluation>(scratch);
     case Task::kClm:
-    case Task::kMlm: break;
+    case Task::kMlm:
+      break;
   }
   fail(ErrorKind::kUsage, "{} has no texts to evaluate one by one", task_name(task));
 }
 
 uint64_t most_metrics_bytes(Task task, const ModelConfig& config) {
   switch (task) {
-    case Task::kClassify: return ClassificationMetrics::bytes(config.labels.size());
-    case Task::kMultiLabel: return MultiLabelMetrics::bytes(config.labels.size());
-    case Task::kRegress: return RegressionMetrics::bytes();
-    case Task::kAnswer: return 2 * AnswerMetrics::bytes();
+    case Task::kClassify:
+      return ClassificationMetrics::bytes(config.labels.size());
+    case Task::kMultiLabel:
+      return MultiLabelMetrics::bytes(config.labels.size());
+    case Task::kRegress:
+      return RegressionMetrics::bytes();
+    case Task::kAnswer:
+      return 2 * AnswerMetrics::bytes();
     case Task::kTag:
     case Task::kClm:
-    case Task::kMlm: return 0;
+    case Task::kMlm:
+      return 0;
   }
   return 0;
 }
@@ -170,25 +186,34 @@ uint64_t most_metrics_bytes(Task task, const ModelConfig& config) {
 // Scores are kept to be sorted until they fill their buffers: of few rows there are few.
 uint64_t metrics_bytes(Task task, const ModelConfig& config, uint64_t rows) {
   constexpr uint64_t kScoreBytes = 2 * 48;  // of the largest record; lists grow by doubling
-  const uint64_t classes = std::max<uint64_t>(1, config.labels.size()), most = most_metrics_bytes(task, config);
+  const uint64_t classes = std::max<uint64_t>(1, config.labels.size()),
+                 most = most_metrics_bytes(task, config);
   if (rows > most) return most;
-  return std::min(most, classes * classes * sizeof(uint64_t) + classes * (128 + rows * kScoreBytes));
+  return std::min(most,
+                  classes * classes * sizeof(uint64_t) + classes * (128 + rows * kScoreBytes));
 }
 
 [[noreturn]] void refuse_without_rows(const RowFiles& rows) {
   if (rows.skipped().count() == 0) fail(ErrorKind::kInput, "{}: has no rows", rows.file().string());
-  fail(ErrorKind::kInput, "{}: all {} rows are wrong; the first: {}", rows.name(), rows.skipped().count(), rows.skipped().first()[0]);
+  fail(ErrorKind::kInput, "{}: all {} rows are wrong; the first: {}", rows.name(),
+       rows.skipped().count(), rows.skipped().first()[0]);
 }
 
 }  // namespace
 
 FileEvaluation::FileEvaluation(const Setup& setup, Engine& engine, const Plan& plan)
-    : setup_(setup), engine_(engine), plan_(plan), evaluation_(make_evaluation(setup.task, setup.config, setup.scratch)) {}
+    : setup_(setup),
+      engine_(engine),
+      plan_(plan),
+      evaluation_(make_evaluation(setup.task, setup.config, setup.scratch)) {}
 
 uint64_t FileEvaluation::bytes(const Setup& setup, const Texts& texts, const Dims& capacity) {
   uint64_t reading = 0;  // one file after the other
-  for (const std::filesystem::path& file : texts.files) reading = std::max(reading, reading_bytes(file, texts.longest_text_bytes));
-  return metrics_bytes(setup.task, setup.config, texts.rows) + TextRunner::bytes(capacity, setup.encoding, texts.longest_text_bytes) + reading;
+  for (const std::filesystem::path& file : texts.files) {
+    reading = std::max(reading, reading_bytes(file, texts.longest_text_bytes));
+  }
+  return metrics_bytes(setup.task, setup.config, texts.rows) +
+         TextRunner::bytes(capacity, setup.encoding, texts.longest_text_bytes) + reading;
 }
 
 std::set<std::string> FileEvaluation::metric_names() const {
@@ -201,17 +226,22 @@ std::set<std::string> FileEvaluation::metric_names() const {
 }
 
 RowReaderOptions FileEvaluation::row_options() const {
-  RowReaderOptions options = reader_options(setup_.options, row_kind(setup_.encoding.labelling), LabelNeed::kRequired);
-  options.label_separator = label_list_separator(setup_.encoding.labelling, setup_.options.label_separator);
+  RowReaderOptions options =
+      reader_options(setup_.options, row_kind(setup_.encoding.labelling), LabelNeed::kRequired);
+  options.label_separator =
+      label_list_separator(setup_.encoding.labelling, setup_.options.label_separator);
   return options;
 }
 
 MetricValues FileEvaluation::run(const std::vector<std::filesystem::path>& files, uint64_t most) {
   RowReaderOptions reading = row_options();
   for (const std::filesystem::path& file : files) {
-    reading.record_room = std::min(reading.record_room, TextRunner::record_room(plan_, setup_.encoding, file));
+    reading.record_room =
+        std::min(reading.record_room, TextRunner::record_room(plan_, setup_.encoding, file));
   }
-  RowFiles rows(files, {.reading = reading, .skip_bad_rows = setup_.options.skip_bad_rows, .most_rows = most});
+  RowFiles rows(
+      files,
+      {.reading = reading, .skip_bad_rows = setup_.options.skip_bad_rows, .most_rows = most});
   MetricValues values = run(rows);
   if (rows.skipped().count() > 0) say(skipped_rows_text(rows.name(), rows.skipped().count()));
   if (long_rows_ > 0) say(long_texts_text(rows.name(), long_rows_, setup_.encoding));
@@ -230,15 +260,19 @@ MetricValues FileEvaluation::run(RowFiles& rows) {
   std::optional<RowLabeller> labeller;
   std::filesystem::path labelled_file;  // which it names
   TextRunner runner(engine_, plan_, setup_.tokenizer, setup_.encoding,
-                    [this](const OwnedRow& row, std::span<const ScoredExample> windows) { evaluation_->add(row, windows); });
+                    [this](const OwnedRow& row, std::span<const ScoredExample> windows) {
+                      evaluation_->add(row, windows);
+                    });
   Progress progress("evaluating " + rows.name(), 0, "rows");
   RowLabels labelled;
   for (Row row; rows.next(row); progress.update(runner.rows())) {
     if (!labeller || rows.file() != labelled_file) {
       labelled_file = rows.file();
-      labeller.emplace(setup_.encoding.labelling,
-                       LabelCollector::Settings{.known = &labels, .need = LabelNeed::kRequired, .file = labelled_file.string()},
-                       setup_.options.label_separator);
+      labeller.emplace(
+          setup_.encoding.labelling,
+          LabelCollector::Settings{
+              .known = &labels, .need = LabelNeed::kRequired, .file = labelled_file.string()},
+          setup_.options.label_separator);
     }
     try {
       labeller->add(row, labelled);

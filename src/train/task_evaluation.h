@@ -21,14 +21,16 @@ struct BestTag {
   int32_t tag = -1;
   double probability = 0;
 };
-void best_tags(const OwnedRow& row, std::span<const ScoredExample> windows, size_t labels, std::vector<BestTag>& out);
+void best_tags(const OwnedRow& row, std::span<const ScoredExample> windows, size_t labels,
+               std::vector<BestTag>& out);
 
 class TaskEvaluation {
  public:
   virtual ~TaskEvaluation() = default;
   virtual void add(const OwnedRow& row, std::span<const ScoredExample> windows) = 0;
   virtual Metrics& metrics() = 0;
-  virtual std::vector<Metrics*> possible_metrics() { return {&metrics()}; }  // which of them it is depends on the rows
+  // Which of them it is depends on the rows.
+  virtual std::vector<Metrics*> possible_metrics() { return {&metrics()}; }
   void reset() {
     for (Metrics* metrics : possible_metrics()) metrics->reset();
   }
@@ -55,10 +57,12 @@ class FileEvaluation {
   };
   static uint64_t bytes(const Setup& setup, const Texts& texts, const Dims& capacity);
 
-  // Every row of the files, the first `most` of them or those of a dataset; also "loss" and "examples".
+  // Every row of the files, the first `most` of them or those of a dataset; also "loss" and
+  // "examples".
   MetricValues run(const std::vector<std::filesystem::path>& files, uint64_t most);
   MetricValues run(const Dataset& data);
-  std::set<std::string> metric_names() const;  // that run() may give, besides "examples"; before the first one
+  std::set<std::string> metric_names()
+      const;  // that run() may give, besides "examples"; before the first one
   ScoreReport report() { return evaluation_->metrics().report(); }
   uint64_t long_rows() const { return long_rows_; }  // of the last run: longer than max_length
 

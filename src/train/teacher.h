@@ -1,4 +1,5 @@
-// The model that a run learns from (--teacher), checked against its student before data is read or memory is taken.
+// The model that a run learns from (--teacher), checked against its student before data is read or
+// memory is taken.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ struct Teacher {
   uint64_t fingerprint = 0;  // of its weights: their names, shapes and some values of each
 };
 
-// A teacher has its student's vocabulary and a trained head for the task (kInput), which is one that teachers are for (kUsage).
+// A teacher has its student's vocabulary and a trained head for the task (kInput), which is one
+// that teachers are for (kUsage).
 Teacher open_teacher(const std::filesystem::path& path, const ModelFolder& student, Task task);
 
 // That it tells the same classes apart, in the same order.

@@ -17,18 +17,21 @@ EncodingOptions reading_empty_texts(EncodingOptions options) {
 
 }  // namespace
 
-OwnedRow::OwnedRow(const Row& row, RowLabels labelled) : text(row.text), id(row.id), labels(std::move(labelled)) {
+OwnedRow::OwnedRow(const Row& row, RowLabels labelled)
+    : text(row.text), id(row.id), labels(std::move(labelled)) {
   if (row.text_pair) text_pair = *row.text_pair;
   for (const Answer& answer : row.answers) answers.emplace_back(answer.text);
 }
 
 LabelledRow OwnedRow::view() const {
-  LabelledRow view{.text = text, .labels = labels.labels, .words = labels.words, .answer = labels.answer};
+  LabelledRow view{
+      .text = text, .labels = labels.labels, .words = labels.words, .answer = labels.answer};
   if (text_pair) view.text_pair = *text_pair;
   return view;
 }
 
-TextRunner::TextRunner(Engine& engine, const Plan& plan, const Tokenizer& tokenizer, const EncodingOptions& options, OnRow on_row)
+TextRunner::TextRunner(Engine& engine, const Plan& plan, const Tokenizer& tokenizer,
+                       const EncodingOptions& options, OnRow on_row)
     : engine_(engine),
       capacity_(plan.capacity),
       labelling_(options.labelling),
@@ -36,16 +39,23 @@ TextRunner::TextRunner(Engine& engine, const Plan& plan, const Tokenizer& tokeni
       on_row_(std::move(on_row)),
       batch_(plan.capacity) {}
 
-uint64_t TextRunner::bytes(const Dims& capacity, const EncodingOptions& options, uint64_t longest_text_bytes) {
-  // The text itself and what the tokenizer makes of it; all its windows, which are there at once: 15 times the text, measured
-  // with five bytes a token.
+uint64_t TextRunner::bytes(const Dims& capacity, const EncodingOptions& options,
+                           uint64_t longest_text_bytes) {
+  // The text itself and what the tokenizer makes of it; all its windows, which are there at once:
+  // 15 times the text, measured with five bytes a token.
   const uint64_t times = options.long_texts == LongTexts::kWindows ? 24 : 3;
-  return BatchBuilder::bytes(capacity) + (longest_text_bytes > kUsualTextBytes ? longest_text_bytes * times : 0);
+  return BatchBuilder::bytes(capacity) +
+         (longest_text_bytes > kUsualTextBytes ? longest_text_bytes * times : 0);
 }
 
-uint64_t TextRunner::record_room(const Plan& plan, const EncodingOptions& options, const std::filesystem::path& file) {
-  if (plan.device.kind != DeviceKind::kCpu) return std::numeric_limits<uint64_t>::max();  // texts are not where the budget is
-  const auto bytes_for = [&](uint64_t record) { return reading_bytes(file, record) + bytes(plan.capacity, options, record); };
+uint64_t TextRunner::record_room(const Plan& plan, const EncodingOptions& options,
+                                 const std::filesystem::path& file) {
+  if (plan.device.kind != DeviceKind::kCpu) {
+    return std::numeric_limits<uint64_t>::max();  // texts are not where the budget is
+  }
+  const auto bytes_for = [&](uint64_t record) {
+    return reading_bytes(file, record) + bytes(plan.capacity, options, record);
+  };
   constexpr uint64_t kMany = 2 * kUsualTextBytes;
   const uint64_t times = (bytes_for(kMany) - bytes_for(0)) / kMany;
   return std::max((plan.budget_bytes - plan.peak_bytes) / times, kUsualTextBytes);
@@ -82,7 +92,10 @@ void TextRunner::add(const EncodedExample& example) {
   const Dims so_far = batch_.dims();
   const std::vector<int32_t>& ids = example.encoding.ids;
   SNUG_CHECK(int64_t(ids.size()) <= capacity_.longest);
-  if (so_far.tokens + int64_t(ids.size()) > capacity_.tokens || so_far.sequences == capacity_.sequences) score();
+  if (so_far.tokens + int64_t(ids.size()) > capacity_.tokens ||
+      so_far.sequences == capacity_.sequences) {
+    score();
+  }
   set_label_words(example.labels);
   batch_.add(ids, example.encoding.type_ids, label_words_);
   if (labelling_ != Labelling::kTags) {
@@ -104,14 +117,18 @@ void TextRunner::add(const EncodedExample& example) {
 void TextRunner::set_label_words(std::span<const int32_t> labels) {
   label_words_.assign(size_t(capacity_.label_words), labelling_ == Labelling::kClasses ? 0 : -1);
   if (labelling_ == Labelling::kClasses) {
-    for (const int32_t label : labels) label_words_[size_t(label) / 32] |= int32_t(1u << label % 32);
+    for (const int32_t label : labels) {
+      label_words_[size_t(label) / 32] |= int32_t(1u << label % 32);
+    }
   } else {
     SNUG_CHECK(labels.size() <= label_words_.size());
     std::ranges::copy(labels, label_words_.begin());
   }
   // Where classes have weights in training, here they all weigh the same.
   const bool may_have_weights = labelling_ == Labelling::kClass || labelling_ == Labelling::kTags;
-  if (may_have_weights) std::fill(label_words_.begin() + 1, label_words_.end(), std::bit_cast<int32_t>(1.0f));
+  if (may_have_weights) {
+    std::fill(label_words_.begin() + 1, label_words_.end(), std::bit_cast<int32_t>(1.0f));
+  }
 }
 
 void TextRunner::finish() {
@@ -135,7 +152,10 @@ void TextRunner::score() {
     if (labelling_ == Labelling::kAnswer) rows = window.example.encoding.ids.size();
     if (labelling_ == Labelling::kTags) {
       const size_t begin = target;
-      while (target < size_t(batch.dims.targets) && batch.row_of[batch.target_rows[target]] == sequence) ++target;
+      while (target < size_t(batch.dims.targets) &&
+             batch.row_of[batch.target_rows[target]] == sequence) {
+        ++target;
+      }
       rows = target - begin;
     }
     const auto part = result.subspan(row * columns, rows * columns);

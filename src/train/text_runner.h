@@ -1,6 +1,6 @@
-// Texts on their way through a model: encoded, packed into micro-batches, scored, and handed back row by row in their order
-// with what the model said about every window. Prediction, embedding, `snug eval` and the evaluations inside training all
-// go this way. Nothing of the results is kept.
+// Texts on their way through a model: encoded, packed into micro-batches, scored, and handed back
+// row by row in their order with what the model said about every window. Prediction, embedding,
+// `snug eval` and the evaluations inside training all go this way. Nothing of the results is kept.
 #pragma once
 
 #include <deque>
@@ -28,8 +28,8 @@ struct OwnedRow {
   RowLabels labels;
 };
 
-// A window of a row, and its rows of the graph's result: one for the whole text, or one for each word that is looked at in
-// it, or one for each of its tokens.
+// A window of a row, and its rows of the graph's result: one for the whole text, or one for each
+// word that is looked at in it, or one for each of its tokens.
 struct ScoredExample {
   EncodedExample example;
   std::vector<float> result;
@@ -40,11 +40,16 @@ class TextRunner {
   using OnRow = std::function<void(const OwnedRow& row, std::span<const ScoredExample> windows)>;
 
   // All must outlive the runner.
-  TextRunner(Engine& engine, const Plan& plan, const Tokenizer& tokenizer, const EncodingOptions& options, OnRow on_row);
-  // What it takes at most, where the longest text has so many bytes; up to kUsualTextBytes make no difference.
-  static uint64_t bytes(const Dims& capacity, const EncodingOptions& options, uint64_t longest_text_bytes);
-  // The longest record of a file that a plan, which has counted none above kUsualTextBytes, leaves room for.
-  static uint64_t record_room(const Plan& plan, const EncodingOptions& options, const std::filesystem::path& file);
+  TextRunner(Engine& engine, const Plan& plan, const Tokenizer& tokenizer,
+             const EncodingOptions& options, OnRow on_row);
+  // What it takes at most, where the longest text has so many bytes; up to kUsualTextBytes make no
+  // difference.
+  static uint64_t bytes(const Dims& capacity, const EncodingOptions& options,
+                        uint64_t longest_text_bytes);
+  // The longest record of a file that a plan, which has counted none above kUsualTextBytes, leaves
+  // room for.
+  static uint64_t record_room(const Plan& plan, const EncodingOptions& options,
+                              const std::filesystem::path& file);
 
   void add(OwnedRow row);
   // A row of a file. What is wrong with it (kInput) is said with its place, and it is left out.

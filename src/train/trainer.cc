@@ -1,6 +1,8 @@
-// The training loop. A step is a pure function of (weights, optimizer state, step number): data order and dropout come
-// from counters, so a run that is killed and resumed continues the same curve bit for bit.
+// The training loop. A step is a pure function of (weights, optimizer state, step number): data
+// order and dropout come from counters, so a run that is killed and resumed continues the same
+// curve bit for bit.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,7 +12,6 @@
 #include <deque>
 #include <ranges>
 #include <set>
-#include <unistd.h>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -30,7 +31,9 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 // The first signal asks for a stop at the next step's end, the second ends the process at once.
 std::atomic<int> g_stop_requests = 0;
@@ -68,7 +71,10 @@ Recomputation recompute_of(const Json& names) {
   Recomputation recompute;
   for (const std::string name : names) {
     Parts parts;
-    if (!parse_parts(name, parts)) fail(ErrorKind::kInput, "the checkpoint recomputes \"{}\", which this snug does not know", name);
+    if (!parse_parts(name, parts)) {
+      fail(ErrorKind::kInput, "the checkpoint recomputes \"{}\", which this snug does not know",
+           name);
+    }
     recompute.push_back(parts);
   }
   return recompute;
@@ -82,7 +88,8 @@ struct Resume {
 
 class Trainer {
  public:
-  Trainer(const TrainingJob& job, std::optional<Resume> resume, const std::function<void(const StepMetrics&)>& on_step);
+  Trainer(const TrainingJob& job, std::optional<Resume> resume,
+          const std::function<void(const StepMetrics&)>& on_step);
   TrainSummary run();
 
  private:
@@ -117,9 +124,9 @@ class Trainer {
   std::optional<Resume> resume_;
   const std::function<void(const StepMetrics&)>& on_step_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<BatchStream> validation_;          // of a language model
-  std::unique_ptr<FileEvaluation> evaluation_;       // of any other
-  std::optional<KeptStates> kept_;                   // what frozen layers give
+  std::unique_ptr<BatchStream> validation_;     // of a language model
+  std::unique_ptr<FileEvaluation> evaluation_;  // of any other
+  std::optional<KeptStates> kept_;              // what frozen layers give
 
   // State that a checkpoint carries besides weights and moments.
   double loss_sum_ = 0;
@@ -146,7 +153,10 @@ Trainer::Trainer(const TrainingJob& job, std::optional<Resume> resume,
   } else if (job_.eval_every > 0) {
     evaluation_ = std::make_unique<FileEvaluation>(job_.evaluation(), *engine_, job_.plan);
   }
-  if (job_.eval_every > 0) check_metric(evaluation_ ? evaluation_->metric_names() : std::set<std::string>{"loss", "perplexity"});
+  if (job_.eval_every > 0) {
+    check_metric(evaluation_ ? evaluation_->metric_names()
+                             : std::set<std::string>{"loss", "perplexity"});
+  }
   if (job_.keeping) kept_.emplace(cache_folder(job_.options), *job_.keeping);
   load();
   engine_->weights_changed();
@@ -168,17 +178,20 @@ std::vector<CheckpointTensor> Trainer::checkpoint_tensors() const {
 void Trainer::load() {
   if (const Model* teacher = job_.model->teacher()) {  // its parameters stand behind the student's
     const size_t first = student().parameters().size();
-    load_weights(WeightFolder(job_.options.teacher), *teacher, [&](size_t i) { return engine_->weight(first + i); }, {});
+    load_weights(WeightFolder(job_.options.teacher), *teacher,
+                 [&](size_t i) { return engine_->weight(first + i); }, {});
   }
   const bool some_frozen = !std::ranges::all_of(student().parameters(), &Parameter::trained);
   if (!resume_ || some_frozen) {  // a checkpoint holds what is trained
-    const LoadReport report = load_weights(WeightFolder(job_.options.model), student(), weight_memory(), job_.load);
+    const LoadReport report =
+        load_weights(WeightFolder(job_.options.model), student(), weight_memory(), job_.load);
     if (!report.made_new.empty()) {
-      say(fmt::format("not in the model's files, so made new: {} (seed {})", fmt::join(report.made_new, ", "),
-                      job_.options.seed));
+      say(fmt::format("not in the model's files, so made new: {} (seed {})",
+                      fmt::join(report.made_new, ", "), job_.options.seed));
     }
     if (!report.unused.empty()) {
-      say(fmt::format("in the model's files, not used here: {} tensors ({}{})", report.unused.size(), report.unused[0],
+      say(fmt::format("in the model's files, not used here: {} tensors ({}{})",
+                      report.unused.size(), report.unused[0],
                       report.unused.size() > 1 ? ", ..." : ""));
     }
   }
@@ -189,7 +202,8 @@ void Trainer::load() {
   loss_sum_ = resume_->state.at("loss_sum");
   if (!resume_->state.at("best").is_null()) best_ = resume_->state.at("best").get<double>();
   evaluations_without_improvement_ = resume_->state.at("evaluations_without_improvement");
-  engine_->set_loss_scale({.scale = resume_->state.at("loss_scale").at(0), .clean_steps = resume_->state.at("loss_scale").at(1)});
+  engine_->set_loss_scale({.scale = resume_->state.at("loss_scale").at(0),
+                           .clean_steps = resume_->state.at("loss_scale").at(1)});
   last_eval_ = resume_->state.at("eval").get<std::map<std::string, double>>();
   say(fmt::format("resumed from {} (step {})", resume_->checkpoint.string(), first_step_));
 }
@@ -197,29 +211,32 @@ void Trainer::load() {
 // Everything that decides the numbers besides the weights.
 Json Trainer::fingerprint() const {
   const TrainOptions& o = job_.options;
-  return {{"task", task_name(job_.task)},
-          {"data", job_.train->fingerprint()},
-          {"rows", job_.train->rows()},
-          {"seed", o.seed},
-          {"batch_size", o.batch_size},
-          {"total_steps", job_.total_steps},
-          {"learning_rate", o.learning_rate},
-          {"optim", optimizer_name(job_.plan.optimizer)},
-          {"momentum", job_.plan.optimizer == Optimizer::kSgdMomentum ? o.momentum : 0.0},
-          {"weight_decay", o.weight_decay},
-          {"schedule", o.lr_scheduler_type},
-          {"warmup_steps", job_.schedule.warmup_steps},
-          {"max_grad_norm", o.max_grad_norm},
-          {"precision", dtype_name(job_.plan.compute)},
-          {"masking", {o.mlm_probability, o.whole_word_mask}},
-          {"freeze", o.freeze},
-          {"keep_frozen", job_.summary.drops_less},
-          {"lora", {o.lora_rank, o.lora_alpha, o.lora_dropout, o.lora_target_modules}},
-          {"quantize", o.quantize},
-          {"distillation", job_.teacher ? Json{job_.teacher->fingerprint, job_.distillation.temperature, job_.distillation.alpha} : Json()},
-          {"labels", job_.folder.config.labels},
-          {"label_smoothing", o.label_smoothing},
-          {"class_weights", job_.class_weights}};
+  return {
+      {"task", task_name(job_.task)},
+      {"data", job_.train->fingerprint()},
+      {"rows", job_.train->rows()},
+      {"seed", o.seed},
+      {"batch_size", o.batch_size},
+      {"total_steps", job_.total_steps},
+      {"learning_rate", o.learning_rate},
+      {"optim", optimizer_name(job_.plan.optimizer)},
+      {"momentum", job_.plan.optimizer == Optimizer::kSgdMomentum ? o.momentum : 0.0},
+      {"weight_decay", o.weight_decay},
+      {"schedule", o.lr_scheduler_type},
+      {"warmup_steps", job_.schedule.warmup_steps},
+      {"max_grad_norm", o.max_grad_norm},
+      {"precision", dtype_name(job_.plan.compute)},
+      {"masking", {o.mlm_probability, o.whole_word_mask}},
+      {"freeze", o.freeze},
+      {"keep_frozen", job_.summary.drops_less},
+      {"lora", {o.lora_rank, o.lora_alpha, o.lora_dropout, o.lora_target_modules}},
+      {"quantize", o.quantize},
+      {"distillation", job_.teacher ? Json{job_.teacher->fingerprint, job_.distillation.temperature,
+                                           job_.distillation.alpha}
+                                    : Json()},
+      {"labels", job_.folder.config.labels},
+      {"label_smoothing", o.label_smoothing},
+      {"class_weights", job_.class_weights}};
 }
 
 // `before` is what fingerprint() was then; null: there was no teacher.
@@ -235,42 +252,50 @@ void Trainer::check_same_teacher(const Json& before) const {
   } else if (now.at(0) != before.at(0)) {
     change = fmt::format("with another teacher than --teacher {}", teacher);
   } else {
-    change = fmt::format("with --distill-temperature {} and --distill-alpha {}, now they are {} and {}", before.at(1).dump(),
-                         before.at(2).dump(), now.at(1).dump(), now.at(2).dump());
+    change =
+        fmt::format("with --distill-temperature {} and --distill-alpha {}, now they are {} and {}",
+                    before.at(1).dump(), before.at(2).dump(), now.at(1).dump(), now.at(2).dump());
   }
-  throw Error(ErrorKind::kUsage, fmt::format("{} was trained {}", resume_->checkpoint.string(), change),
+  throw Error(ErrorKind::kUsage,
+              fmt::format("{} was trained {}", resume_->checkpoint.string(), change),
               "resume with the same flags, or start a new run");
 }
 
 void Trainer::check_same_run(const Json& state) const {
   const Json now = fingerprint();
-  check_same_teacher(state.at("run").value("distillation", Json()));  // first: its labels are part of how data is read
+  check_same_teacher(state.at("run").value(
+      "distillation", Json()));  // first: its labels are part of how data is read
   for (const auto& [name, value] : state.at("run").items()) {
     if (now.at(name) == value) continue;
     if (name == "data") {
-      fail(ErrorKind::kInput, "{}: the files, what is taken of them, the tokenizer or --max-length changed since {}", job_.options.train,
-           resume_->checkpoint.string());
+      fail(ErrorKind::kInput,
+           "{}: the files, what is taken of them, the tokenizer or --max-length changed since {}",
+           job_.options.train, resume_->checkpoint.string());
     }
     throw Error(ErrorKind::kUsage,
-                fmt::format("{} was trained with {} = {}, now it is {}", resume_->checkpoint.string(), name, value.dump(),
-                            now.at(name).dump()),
+                fmt::format("{} was trained with {} = {}, now it is {}",
+                            resume_->checkpoint.string(), name, value.dump(), now.at(name).dump()),
                 "resume with the same flags, or start a new run");
   }
   if (state.at("threads") != num_threads()) {
-    warn(fmt::format("resumed with {} threads instead of {}: results may differ by rounding", num_threads(),
-                     state.at("threads").dump()));
+    warn(fmt::format("resumed with {} threads instead of {}: results may differ by rounding",
+                     num_threads(), state.at("threads").dump()));
   }
 }
 
 void Trainer::keep_states(const SignalGuard& signals) {
   const auto start = Clock::now();
-  const bool all = kept_->fill(job_.train->unmixed(), job_.filling_batches(), *engine_, [&] { return signals.stop_requested(); });
+  const bool all = kept_->fill(job_.train->unmixed(), job_.filling_batches(), *engine_,
+                               [&] { return signals.stop_requested(); });
   if (!all) {
-    throw Error(ErrorKind::kInterrupted, fmt::format("stopped before step {}, while frozen layers ran", first_step_ + 1),
-                first_step_ > 0 ? "--resume-from-checkpoint latest goes on from there" : "--overwrite-output-dir starts again");
+    throw Error(ErrorKind::kInterrupted,
+                fmt::format("stopped before step {}, while frozen layers ran", first_step_ + 1),
+                first_step_ > 0 ? "--resume-from-checkpoint latest goes on from there"
+                                : "--overwrite-output-dir starts again");
   }
   keeping_seconds_ = seconds_since(start);
-  say(fmt::format("frozen layers: ran once over {} examples in {:.1f} s", job_.train->rows(), keeping_seconds_));
+  say(fmt::format("frozen layers: ran once over {} examples in {:.1f} s", job_.train->rows(),
+                  keeping_seconds_));
 }
 
 void Trainer::step(const StepBatch& batch) {
@@ -310,13 +335,14 @@ void Trainer::finish(size_t ahead) {
     metrics.seconds = seconds_since(last_finish_);
     last_finish_ = Clock::now();
     if (result.skipped) {
-      say(fmt::format("step {}: gradients overflowed in fp16, the step is left out; loss scale now {:g}", metrics.step,
-                      engine_->loss_scale().scale));
+      say(fmt::format(
+          "step {}: gradients overflowed in fp16, the step is left out; loss scale now {:g}",
+          metrics.step, engine_->loss_scale().scale));
       metrics.loss = metrics.grad_norm = 0;
     } else if (!result.applied) {
       throw Error(ErrorKind::kNumbers,
-                  fmt::format("at step {} the loss is {} and the norm of the gradient {}", metrics.step, result.loss,
-                              result.gradient_norm),
+                  fmt::format("at step {} the loss is {} and the norm of the gradient {}",
+                              metrics.step, result.loss, result.gradient_norm),
                   "lower --learning-rate, or look for broken weights; the last checkpoint is kept");
     }
     loss_sum_ += metrics.loss;
@@ -349,7 +375,8 @@ void Trainer::evaluate(uint64_t step) {
   last_eval_ = evaluation_ ? evaluation_->run(*job_.validation) : evaluate_language();
   last_eval_.erase("examples");
   std::string line = fmt::format("step {}: validation loss {:.4f}", step, last_eval_["loss"]);
-  for (const char* name : {"perplexity", "accuracy", "exact_match", "exact", "f1", "matthews_correlation", "pearson", "spearmanr"}) {
+  for (const char* name : {"perplexity", "accuracy", "exact_match", "exact", "f1",
+                           "matthews_correlation", "pearson", "spearmanr"}) {
     if (last_eval_.contains(name)) line += fmt::format(", {} {:.4f}", name, last_eval_[name]);
   }
   say(line);
@@ -363,8 +390,8 @@ std::string Trainer::metric_for_best_model() const {
 
 void Trainer::check_metric(const std::set<std::string>& names) const {
   if (names.contains(metric_for_best_model())) return;
-  fail(ErrorKind::kUsage, "--metric-for-best-model {} is not measured; there are {}", job_.options.metric_for_best_model,
-       fmt::join(names, ", "));
+  fail(ErrorKind::kUsage, "--metric-for-best-model {} is not measured; there are {}",
+       job_.options.metric_for_best_model, fmt::join(names, ", "));
 }
 
 bool Trainer::improved(const std::map<std::string, double>& metrics) {
@@ -385,20 +412,21 @@ bool Trainer::improved(const std::map<std::string, double>& metrics) {
 void Trainer::save(uint64_t step) {
   CheckpointContents contents;
   contents.step = step;
-  contents.state = {{"run", fingerprint()},
-                    {"threads", num_threads()},
-                    {"micro_batch_tokens", job_.plan.capacity.tokens},
-                    {"recompute", recompute_names(job_.plan.choice.recompute)},
-                    {"head_chunk", job_.plan.choice.head_chunk},
-                    {"converts_weights", job_.plan.choice.converts_weights},
-                    {"offload", job_.plan.choice.offload},
-                    {"activations_outside", job_.plan.choice.activations_outside},
-                    {"kept_layers", job_.plan.kept_layers},
-                    {"loss_sum", loss_sum_},
-                    {"best", best_ ? Json(*best_) : Json(nullptr)},
-                    {"evaluations_without_improvement", evaluations_without_improvement_},
-                    {"eval", last_eval_},
-                    {"loss_scale", {engine_->loss_scale().scale, engine_->loss_scale().clean_steps}}};
+  contents.state = {
+      {"run", fingerprint()},
+      {"threads", num_threads()},
+      {"micro_batch_tokens", job_.plan.capacity.tokens},
+      {"recompute", recompute_names(job_.plan.choice.recompute)},
+      {"head_chunk", job_.plan.choice.head_chunk},
+      {"converts_weights", job_.plan.choice.converts_weights},
+      {"offload", job_.plan.choice.offload},
+      {"activations_outside", job_.plan.choice.activations_outside},
+      {"kept_layers", job_.plan.kept_layers},
+      {"loss_sum", loss_sum_},
+      {"best", best_ ? Json(*best_) : Json(nullptr)},
+      {"evaluations_without_improvement", evaluations_without_improvement_},
+      {"eval", last_eval_},
+      {"loss_scale", {engine_->loss_scale().scale, engine_->loss_scale().clean_steps}}};
   contents.tensors = checkpoint_tensors();
   save_checkpoint(output() / "checkpoints", contents, int(job_.options.save_total_limit));
 }
@@ -408,7 +436,8 @@ void Trainer::save_weights_to(const fs::path& folder) {
   if (model.tuning().lora.rank > 0) {
     save_adapter(folder, model, weight_memory());
     complete_adapter(folder, model, weight_memory(), WeightFolder(job_.options.model));
-    return write_file_atomically(folder / kAdapterConfig, describe_adapter(model, fs::absolute(job_.options.model)));
+    return write_file_atomically(folder / kAdapterConfig,
+                                 describe_adapter(model, fs::absolute(job_.options.model)));
   }
   const WeightFolder originals(job_.options.model);
   save_weights(folder, model, weight_memory(), &originals);
@@ -441,12 +470,14 @@ TrainSummary Trainer::run() {
       const bool saves = job_.save_every > 0 && (last || done % job_.save_every == 0);
       if (last || evaluates || saves || signals.stop_requested()) finish(0);
       const uint64_t finished = first_step_ + steps_done_;
-      progress.update(done, fmt::format("loss {:.4f}, {:.0f} tokens/s", loss_sum_ / double(std::max<uint64_t>(1, finished)),
+      progress.update(done, fmt::format("loss {:.4f}, {:.0f} tokens/s",
+                                        loss_sum_ / double(std::max<uint64_t>(1, finished)),
                                         double(tokens_) / std::max(train_seconds_, 1e-9)));
       const TrainOptions& o = job_.options;
       if (o.logging_steps > 0 && done % uint64_t(o.logging_steps) == 0) {
         say(fmt::format("step {}/{}: mean loss {:.4f}, {:.0f} tokens/s", finished, job_.total_steps,
-                        loss_sum_ / double(std::max<uint64_t>(1, finished)), double(tokens_) / std::max(train_seconds_, 1e-9)));
+                        loss_sum_ / double(std::max<uint64_t>(1, finished)),
+                        double(tokens_) / std::max(train_seconds_, 1e-9)));
       }
       if (evaluates) {
         evaluate(done);
@@ -455,23 +486,30 @@ TrainSummary Trainer::run() {
           make_directories(best_folder());
           save_weights_to(best_folder());
         }
-        stopped_early_ =
-            o.early_stopping_patience > 0 && evaluations_without_improvement_ >= o.early_stopping_patience;
+        stopped_early_ = o.early_stopping_patience > 0 &&
+                         evaluations_without_improvement_ >= o.early_stopping_patience;
       }
       if (saves || (stopped_early_ && job_.save_every > 0)) {
         save(done);
         last_saved = done;
       }
-      if (evaluates || saves) last_finish_ = Clock::now();  // a step's seconds have the waiting for data in them, not these
+      if (evaluates || saves) {
+        last_finish_ =
+            Clock::now();  // a step's seconds have the waiting for data in them, not these
+      }
       if (signals.stop_requested() && !last) {
         finish(0);
         if (last_saved != done) save(done);
-        throw Error(ErrorKind::kInterrupted, fmt::format("stopped at step {} of {}; saved", done, job_.total_steps),
+        throw Error(ErrorKind::kInterrupted,
+                    fmt::format("stopped at step {} of {}; saved", done, job_.total_steps),
                     "--resume-from-checkpoint latest goes on from here");
       }
     }
   }
-  if (stopped_early_) say(fmt::format("stopped early: {} evaluations without improvement", evaluations_without_improvement_));
+  if (stopped_early_) {
+    say(fmt::format("stopped early: {} evaluations without improvement",
+                    evaluations_without_improvement_));
+  }
   save_final_weights();
   return summary();
 }
@@ -500,13 +538,16 @@ TrainSummary Trainer::summary() const {
 
 // A folder that already holds a run is not written over by accident.
 void check_output_folder(const TrainOptions& options) {
-  if (options.output_dir.empty()) fail(ErrorKind::kUsage, "--output-dir is missing: where the trained model is to be written");
+  if (options.output_dir.empty()) {
+    fail(ErrorKind::kUsage, "--output-dir is missing: where the trained model is to be written");
+  }
   const fs::path output = options.output_dir;
   make_directories(output);
   const bool holds_run = fs::exists(output / "metrics.jsonl") || fs::exists(output / "checkpoints");
   if (holds_run && options.resume_from_checkpoint.empty() && !options.overwrite_output_dir) {
-    throw Error(ErrorKind::kUsage, fmt::format("{}: holds an earlier run", output.string()),
-                "--resume-from-checkpoint latest goes on with it, --overwrite-output-dir starts anew");
+    throw Error(
+        ErrorKind::kUsage, fmt::format("{}: holds an earlier run", output.string()),
+        "--resume-from-checkpoint latest goes on with it, --overwrite-output-dir starts anew");
   }
 }
 
@@ -522,7 +563,8 @@ std::optional<Resume> find_resume(const TrainOptions& options) {
   if (options.resume_from_checkpoint == "latest") {
     const auto latest = fs::exists(checkpoints) ? latest_checkpoint(checkpoints) : std::nullopt;
     if (!latest) {
-      throw Error(ErrorKind::kInput, fmt::format("{}: no checkpoint to resume from", checkpoints.string()),
+      throw Error(ErrorKind::kInput,
+                  fmt::format("{}: no checkpoint to resume from", checkpoints.string()),
                   "leave --resume-from-checkpoint out to start from the beginning");
     }
     resume.checkpoint = *latest;
@@ -537,22 +579,25 @@ std::optional<Resume> find_resume(const TrainOptions& options) {
 
 }  // namespace
 
-TrainSummary train(const TrainOptions& options, const std::function<void(const StepMetrics&)>& on_step) {
+TrainSummary train(const TrainOptions& options,
+                   const std::function<void(const StepMetrics&)>& on_step) {
   check_output_folder(options);
   const FolderLock lock(options.output_dir);
   std::optional<Resume> resume = find_resume(options);
   std::optional<PreferredPlan> preferred;
   if (resume) {
     const Json& state = resume->state;
-    preferred = {state.at("micro_batch_tokens"),
-                 {recompute_of(state.at("recompute")), state.at("head_chunk"), state.at("converts_weights"), state.at("offload").get<Offload>(),
-                  state.value("activations_outside", false)},
-                 state.value("kept_layers", 0)};
+    preferred = {
+        state.at("micro_batch_tokens"),
+        {recompute_of(state.at("recompute")), state.at("head_chunk"), state.at("converts_weights"),
+         state.at("offload").get<Offload>(), state.value("activations_outside", false)},
+        state.value("kept_layers", 0)};
   }
   const TrainingJob job = prepare_training(options, preferred);
   if (!job.summary.fits) throw DoesNotFit(job.summary);
   say(job.summary.to_text());
-  write_skipped_list(fs::path(options.output_dir) / "skipped.jsonl", {job.train.get(), job.validation.get()});
+  write_skipped_list(fs::path(options.output_dir) / "skipped.jsonl",
+                     {job.train.get(), job.validation.get()});
   const TrainSummary summary = Trainer(job, std::move(resume), on_step).run();
   // Only now: the arena is gone, and writing the vocabulary takes memory that no plan has to count.
   save_description(options.output_dir, job.folder.config, head_of(job.task), *job.folder.tokenizer);

@@ -29,13 +29,19 @@ namespace {
 
 void check_options(const TrainOptions& o) {
   const auto positive = [](const char* flag, double value) {
-    if (!(value > 0 && std::isfinite(value))) fail(ErrorKind::kUsage, "{} is {}, expected a number above zero", flag, value);
+    if (!(value > 0 && std::isfinite(value))) {
+      fail(ErrorKind::kUsage, "{} is {}, expected a number above zero", flag, value);
+    }
   };
   const auto not_negative = [](const char* flag, double value) {
-    if (!(value >= 0 && std::isfinite(value))) fail(ErrorKind::kUsage, "{} is {}, expected zero or more", flag, value);
+    if (!(value >= 0 && std::isfinite(value))) {
+      fail(ErrorKind::kUsage, "{} is {}, expected zero or more", flag, value);
+    }
   };
   const auto below_one = [](const char* flag, double value) {
-    if (!(value >= 0 && value < 1)) fail(ErrorKind::kUsage, "{} is {}, expected at least 0 and below 1", flag, value);
+    if (!(value >= 0 && value < 1)) {
+      fail(ErrorKind::kUsage, "{} is {}, expected at least 0 and below 1", flag, value);
+    }
   };
   positive("--batch-size", double(o.batch_size));
   not_negative("--learning-rate", o.learning_rate);
@@ -50,7 +56,8 @@ void check_options(const TrainOptions& o) {
   positive("--lora-alpha", o.lora_alpha);
   below_one("--lora-dropout", o.lora_dropout);
   if (o.lora_rank == 0 && !o.lora_target_modules.empty()) {
-    throw Error(ErrorKind::kUsage, "--lora-target-modules without adapters", "--lora-rank 8 makes them");
+    throw Error(ErrorKind::kUsage, "--lora-target-modules without adapters",
+                "--lora-rank 8 makes them");
   }
   positive("--num-train-epochs", o.num_train_epochs);
   positive("--adam-epsilon", o.adam_epsilon);
@@ -76,7 +83,10 @@ void check_options(const TrainOptions& o) {
   below_one("--label-smoothing-factor", o.label_smoothing);
   below_one("--mlm-probability", o.mlm_probability);
   const double split = o.validation_split_percentage.value_or(0);
-  if (!(split >= 0 && split < 100)) fail(ErrorKind::kUsage, "--validation-split-percentage is {}, expected at least 0 and below 100", split);
+  if (!(split >= 0 && split < 100)) {
+    fail(ErrorKind::kUsage,
+         "--validation-split-percentage is {}, expected at least 0 and below 100", split);
+  }
   not_negative("--max-train-samples", double(o.max_train_samples));
   not_negative("--max-eval-samples", double(o.max_eval_samples));
 }
@@ -86,11 +96,13 @@ void check_choosing(const TrainingJob& job) {
   const bool evaluates = job.validation && o.eval_strategy != "no";
   if ((o.load_best_model_at_end || o.early_stopping_patience > 0) && !evaluates) {
     throw Error(ErrorKind::kUsage, "choosing the best model or stopping early needs evaluations",
-                "give --validation FILE or --validation-split-percentage, and --eval-strategy steps or epoch");
+                "give --validation FILE or --validation-split-percentage, and --eval-strategy "
+                "steps or epoch");
   }
 }
 
-uint64_t interval(const std::string& flag, const std::string& strategy, int64_t steps, uint64_t steps_per_epoch) {
+uint64_t interval(const std::string& flag, const std::string& strategy, int64_t steps,
+                  uint64_t steps_per_epoch) {
   if (strategy == "no") return 0;
   if (strategy == "steps") return uint64_t(steps);
   if (strategy == "epoch") return steps_per_epoch;
@@ -102,15 +114,20 @@ CommonOptions with_block_size(const TrainOptions& options, Task task, int64_t po
   CommonOptions common = options;
   if (task != Task::kClm || options.block_size == 0) return common;
   if (options.max_length != 0 && options.max_length != options.block_size) {
-    throw Error(ErrorKind::kUsage, fmt::format("--max-length {} and --block-size {}: in --task clm both are the tokens of a block", options.max_length, options.block_size),
-                "leave one of them out");
+    throw Error(
+        ErrorKind::kUsage,
+        fmt::format(
+            "--max-length {} and --block-size {}: in --task clm both are the tokens of a block",
+            options.max_length, options.block_size),
+        "leave one of them out");
   }
   common.max_length = options.block_size;
   text_length(common, positions, "--block-size");
   return common;
 }
 
-DatasetOptions labelled_dataset_options(const TrainOptions& o, Task task, const ModelFolder& folder) {
+DatasetOptions labelled_dataset_options(const TrainOptions& o, Task task,
+                                        const ModelFolder& folder) {
   DatasetOptions result;
   result.columns = {o.text_column, o.text_pair_column, o.label_column};
   result.has_header = o.header;
@@ -125,28 +142,35 @@ DatasetOptions labelled_dataset_options(const TrainOptions& o, Task task, const 
 void warn_of_same_contents(const TrainingJob& job) {
   const TrainOptions& o = job.options;
   if (job.validation->source_hash() == job.train->source_hash()) {
-    warn(fmt::format("{} and {} have the same contents: the scores will say nothing", o.train, o.validation));
+    warn(fmt::format("{} and {} have the same contents: the scores will say nothing", o.train,
+                     o.validation));
   }
 }
 
 void say_long_texts(const Dataset& data, const EncodingOptions& encoding) {
-  if (data.long_rows() > 0) say(long_texts_text(name_of_files(data.sources()), data.long_rows(), encoding));
+  if (data.long_rows() > 0) {
+    say(long_texts_text(name_of_files(data.sources()), data.long_rows(), encoding));
+  }
 }
 
 void say_skipped(const Dataset& data) {
   if (data.skipped_rows() == 0) return;
-  say(skipped_rows_text(name_of_files(data.sources()), data.skipped_rows()) + "; skipped.jsonl in the output folder says why");
+  say(skipped_rows_text(name_of_files(data.sources()), data.skipped_rows()) +
+      "; skipped.jsonl in the output folder says why");
 }
 
-Dataset open_files(const char* flag, const std::string& list, const TrainingJob& job, const DatasetOptions& options) {
+Dataset open_files(const char* flag, const std::string& list, const TrainingJob& job,
+                   const DatasetOptions& options) {
   Dataset data = Dataset::open(find_data_files(flag, list).files, *job.folder.tokenizer, options);
   say_skipped(data);
   return data;
 }
 
-// What a run trains on: without the texts that are kept for validation, at most as many as asked for, in stated shares.
+// What a run trains on: without the texts that are kept for validation, at most as many as asked
+// for, in stated shares.
 Dataset chosen_for_training(const TrainOptions& o, Dataset data) {
-  const uint64_t most = o.max_train_samples > 0 ? uint64_t(o.max_train_samples) : std::numeric_limits<uint64_t>::max();
+  const uint64_t most = o.max_train_samples > 0 ? uint64_t(o.max_train_samples)
+                                                : std::numeric_limits<uint64_t>::max();
   const std::vector<MixturePart> parts = find_data_files("--train", o.train).parts;
   if (!parts.empty()) return data.mixed(parts, most);
   return most < data.rows() ? data.first_texts(most) : std::move(data);
@@ -164,16 +188,25 @@ Dataset open_validation(const TrainingJob& job, const DatasetOptions& options) {
   return chosen_for_validation(o, open_files("--validation", o.validation, job, options));
 }
 
-// "balanced", as scikit-learn has it: rows / (classes * rows of the class); or the weights themselves.
+// "balanced", as scikit-learn has it: rows / (classes * rows of the class); or the weights
+// themselves.
 std::vector<float> class_weights_of(const TrainOptions& o, Task task, const Dataset& data) {
   std::vector<float> weights;
   if (o.class_weights.empty()) return weights;
-  if (!has_classes(task)) fail(ErrorKind::kUsage, "--class-weights is for --task classify and tag, not {}", task_name(task));
-  if (!o.teacher.empty()) fail(ErrorKind::kUsage, "--class-weights and --teacher do not go together");
+  if (!has_classes(task)) {
+    fail(ErrorKind::kUsage, "--class-weights is for --task classify and tag, not {}",
+         task_name(task));
+  }
+  if (!o.teacher.empty()) {
+    fail(ErrorKind::kUsage, "--class-weights and --teacher do not go together");
+  }
   const size_t classes = data.labels().names.size();
   if (o.class_weights == "balanced") {
-    const auto rows = std::accumulate(data.label_counts().begin(), data.label_counts().end(), uint64_t{0});
-    for (const uint64_t count : data.label_counts()) weights.push_back(float(double(rows) / double(classes * std::max<uint64_t>(1, count))));
+    const auto rows =
+        std::accumulate(data.label_counts().begin(), data.label_counts().end(), uint64_t{0});
+    for (const uint64_t count : data.label_counts()) {
+      weights.push_back(float(double(rows) / double(classes * std::max<uint64_t>(1, count))));
+    }
     return weights;
   }
   for (size_t at = 0; at <= o.class_weights.size();) {
@@ -182,14 +215,16 @@ std::vector<float> class_weights_of(const TrainOptions& o, Task task, const Data
     const char* const last = o.class_weights.data() + end;
     const auto [parsed, error] = std::from_chars(o.class_weights.data() + at, last, weight);
     if (error != std::errc() || parsed != last || !(weight >= 0) || !std::isfinite(weight)) {
-      fail(ErrorKind::kUsage, "--class-weights is \"{}\", expected balanced, or {} numbers for {}", o.class_weights, classes,
-           fmt::join(data.labels().names, ", "));
+      fail(ErrorKind::kUsage, "--class-weights is \"{}\", expected balanced, or {} numbers for {}",
+           o.class_weights, classes, fmt::join(data.labels().names, ", "));
     }
     weights.push_back(weight);
     at = end + 1;
   }
-  if (weights.size() != classes || std::ranges::all_of(weights, [](float weight) { return weight == 0; })) {
-    fail(ErrorKind::kUsage, "--class-weights has {} numbers, expected {}, not all zero: for {}", weights.size(), classes, fmt::join(data.labels().names, ", "));
+  if (weights.size() != classes ||
+      std::ranges::all_of(weights, [](float weight) { return weight == 0; })) {
+    fail(ErrorKind::kUsage, "--class-weights has {} numbers, expected {}, not all zero: for {}",
+         weights.size(), classes, fmt::join(data.labels().names, ", "));
   }
   return weights;
 }
@@ -197,10 +232,13 @@ std::vector<float> class_weights_of(const TrainOptions& o, Task task, const Data
 void open_labelled_data(TrainingJob& job) {
   const TrainOptions& o = job.options;
   if (o.label_smoothing > 0 && !has_classes(job.task)) {
-    fail(ErrorKind::kUsage, "--label-smoothing-factor is for --task classify and tag, not {}", task_name(job.task));
+    fail(ErrorKind::kUsage, "--label-smoothing-factor is for --task classify and tag, not {}",
+         task_name(job.task));
   }
   DatasetOptions data = labelled_dataset_options(o, job.task, job.folder);
-  LabelSet trained = o.ignore_mismatched_sizes || job.task == Task::kRegress ? LabelSet{} : job.folder.trained_labels(head_of(job.task));
+  LabelSet trained = o.ignore_mismatched_sizes || job.task == Task::kRegress
+                         ? LabelSet{}
+                         : job.folder.trained_labels(head_of(job.task));
   if (job.teacher && trained.names.empty()) trained = job.teacher->labels;
   if (!trained.names.empty()) data.known_labels = &trained;
   Dataset all = open_files("--train", o.train, job, data);
@@ -218,7 +256,9 @@ void open_labelled_data(TrainingJob& job) {
   job.class_weights = class_weights_of(o, job.task, *job.train);
   if (job.teacher) check_labels(*job.teacher, job.folder.config.labels);
   if (o.validation.empty()) return;
-  if (job.task != Task::kRegress && job.task != Task::kAnswer) data.known_labels = &job.train->labels();
+  if (job.task != Task::kRegress && job.task != Task::kAnswer) {
+    data.known_labels = &job.train->labels();
+  }
   job.validation = std::make_unique<Dataset>(open_validation(job, data));
   warn_of_same_contents(job);
 }
@@ -226,7 +266,8 @@ void open_labelled_data(TrainingJob& job) {
 // Without a file of its own, validation takes the last rows of the training data.
 void open_text(TrainingJob& job) {
   const TrainOptions& o = job.options;
-  DatasetOptions data = text_dataset_options(with_block_size(o, job.task, job.folder.config.max_length()), job.task, job.folder);
+  DatasetOptions data = text_dataset_options(
+      with_block_size(o, job.task, job.folder.config.max_length()), job.task, job.folder);
   if (data.documents) {
     data.documents->joined = o.concat;
     data.documents->attention_crosses = o.attention_across_documents;
@@ -234,7 +275,8 @@ void open_text(TrainingJob& job) {
   Dataset all = open_files("--train", o.train, job, data);
   say_long_texts(all, data.encoding);
   if (job.task == Task::kMlm) {
-    job.masks = std::make_shared<MaskTable>(*job.folder.tokenizer, o.mlm_probability, o.whole_word_mask);
+    job.masks =
+        std::make_shared<MaskTable>(*job.folder.tokenizer, o.mlm_probability, o.whole_word_mask);
   }
   if (!o.validation.empty()) {
     job.train = std::make_unique<Dataset>(chosen_for_training(o, std::move(all)));
@@ -242,10 +284,13 @@ void open_text(TrainingJob& job) {
     warn_of_same_contents(job);
     return;
   }
-  const auto held_out = uint64_t(std::ceil(double(all.rows()) * o.validation_split_percentage.value_or(5) / 100));
-  const uint64_t kept = held_out < all.rows() ? all.text_begin(all.rows() - held_out) : 0;  // a text is on one side
+  const auto held_out =
+      uint64_t(std::ceil(double(all.rows()) * o.validation_split_percentage.value_or(5) / 100));
+  const uint64_t kept =
+      held_out < all.rows() ? all.text_begin(all.rows() - held_out) : 0;  // a text is on one side
   if (kept > 0 && kept < all.rows()) {
-    job.validation = std::make_unique<Dataset>(chosen_for_validation(o, all.part(kept, all.rows() - kept)));
+    job.validation =
+        std::make_unique<Dataset>(chosen_for_validation(o, all.part(kept, all.rows() - kept)));
     job.train = std::make_unique<Dataset>(chosen_for_training(o, all.part(0, kept)));
   } else {
     job.train = std::make_unique<Dataset>(chosen_for_training(o, std::move(all)));
@@ -263,47 +308,64 @@ ModelConfig with_dropout(const TrainOptions& options, ModelConfig config) {
 
 Tuning tuning_of(const TrainOptions& o) {
   return {.freeze = o.freeze,
-          .lora = {.rank = o.lora_rank, .alpha = o.lora_alpha, .dropout = o.lora_dropout, .targets = o.lora_target_modules},
+          .lora = {.rank = o.lora_rank,
+                   .alpha = o.lora_alpha,
+                   .dropout = o.lora_dropout,
+                   .targets = o.lora_target_modules},
           .quantize = !o.quantize.empty()};
 }
 
 // Of a folder whose weights are int8 only the head can be trained.
-void check_trained(const TrainOptions& options, const ParameterTable& parameters, bool quantized_folder) {
+void check_trained(const TrainOptions& options, const ParameterTable& parameters,
+                   bool quantized_folder) {
   if (quantized_folder && options.lora_rank > 0) {
-    throw Error(ErrorKind::kUsage, fmt::format("{}: its weights are int8, to which adapters cannot be added later", options.model),
-                "the folder it was made from with --quantize int8 occupies as little, and its adapters work with it");
+    throw Error(ErrorKind::kUsage,
+                fmt::format("{}: its weights are int8, to which adapters cannot be added later",
+                            options.model),
+                "the folder it was made from with --quantize int8 occupies as little, and its "
+                "adapters work with it");
   }
   const auto is_wrong = [](const Parameter& p) { return p.trained && p.quantized; };
   const auto wrong = std::ranges::find_if(parameters, is_wrong);
   if (wrong == parameters.end()) return;
   throw Error(ErrorKind::kUsage,
-              fmt::format("{}: {} of its matrices are int8, which cannot be trained ({}{})", options.model,
-                          std::ranges::count_if(parameters, is_wrong), wrong->name,
+              fmt::format("{}: {} of its matrices are int8, which cannot be trained ({}{})",
+                          options.model, std::ranges::count_if(parameters, is_wrong), wrong->name,
                           std::ranges::count_if(parameters, is_wrong) > 1 ? ", ..." : ""),
-              "--freeze all-but-head trains the head alone; the folder it was made from can be trained, with --quantize int8 --lora-rank 8 too");
+              "--freeze all-but-head trains the head alone; the folder it was made from can be "
+              "trained, with --quantize int8 --lora-rank 8 too");
 }
 
 void check_length(const TrainingJob& job) {
-  const int64_t longest = std::max<int64_t>(job.train->longest(), job.validation ? job.validation->longest() : 0);
+  const int64_t longest =
+      std::max<int64_t>(job.train->longest(), job.validation ? job.validation->longest() : 0);
   if (longest <= job.model->max_length()) return;
-  throw Error(ErrorKind::kUsage,
-              fmt::format("{} has {} positions, but texts have up to {} tokens", job.options.teacher, job.model->max_length(), longest),
-              fmt::format("{} {} makes them fit", job.task == Task::kClm ? "--block-size" : "--max-length", job.model->max_length()));
+  throw Error(
+      ErrorKind::kUsage,
+      fmt::format("{} has {} positions, but texts have up to {} tokens", job.options.teacher,
+                  job.model->max_length(), longest),
+      fmt::format("{} {} makes them fit", job.task == Task::kClm ? "--block-size" : "--max-length",
+                  job.model->max_length()));
 }
 
 void set_schedule(TrainingJob& job) {
   const TrainOptions& o = job.options;
   job.steps_per_epoch = steps_per_epoch(job.train->epoch_examples(), uint64_t(o.batch_size));
-  job.total_steps = o.max_steps > 0 ? uint64_t(o.max_steps)
-                                    : uint64_t(std::ceil(o.num_train_epochs * double(job.steps_per_epoch)));
+  job.total_steps = o.max_steps > 0
+                        ? uint64_t(o.max_steps)
+                        : uint64_t(std::ceil(o.num_train_epochs * double(job.steps_per_epoch)));
   job.schedule.kind = parse_schedule(o.lr_scheduler_type);
   job.schedule.peak = o.learning_rate;
   job.schedule.total_steps = job.total_steps;
-  job.schedule.warmup_steps =
-      o.warmup_steps > 0 ? uint64_t(o.warmup_steps) : uint64_t(std::ceil(o.warmup_ratio * double(job.total_steps)));
-  const std::string eval = !o.eval_strategy.empty() ? o.eval_strategy : job.validation ? "epoch" : "no";
+  job.schedule.warmup_steps = o.warmup_steps > 0
+                                  ? uint64_t(o.warmup_steps)
+                                  : uint64_t(std::ceil(o.warmup_ratio * double(job.total_steps)));
+  const std::string eval = !o.eval_strategy.empty() ? o.eval_strategy
+                           : job.validation         ? "epoch"
+                                                    : "no";
   if (eval != "no" && !job.validation) {
-    fail(ErrorKind::kUsage, "--eval-strategy {} needs --validation FILE or --validation-split-percentage", eval);
+    fail(ErrorKind::kUsage,
+         "--eval-strategy {} needs --validation FILE or --validation-split-percentage", eval);
   }
   job.eval_every = interval("--eval-strategy", eval, o.eval_steps, job.steps_per_epoch);
   job.save_every = interval("--save-strategy", o.save_strategy, o.save_steps, job.steps_per_epoch);
@@ -313,10 +375,12 @@ void pin_offload(const std::string& flag, PlanRequest& request) {
   if (flag == "auto") return;
   PlanChoice asked;
   if (!parse_offload(flag, asked)) {
-    fail(ErrorKind::kUsage, "--offload is \"{}\", expected auto, none, or any of state,gradients,activations", flag);
+    fail(ErrorKind::kUsage,
+         "--offload is \"{}\", expected auto, none, or any of state,gradients,activations", flag);
   }
   if (asked.offload == Offload::kGradients && request.device.kind == DeviceKind::kCpu) {
-    throw Error(ErrorKind::kUsage, "--offload gradients is for GPUs: on the CPU the host's memory is all there is",
+    throw Error(ErrorKind::kUsage,
+                "--offload gradients is for GPUs: on the CPU the host's memory is all there is",
                 "--offload state keeps the optimizer's state in a file");
   }
   request.pinned_offload = asked.offload;
@@ -324,7 +388,9 @@ void pin_offload(const std::string& flag, PlanRequest& request) {
   if (!asked.activations_outside || !request.pinned_recompute) return;
   const Recomputation& recompute = *request.pinned_recompute;
   if (std::find(recompute.begin() + 1, recompute.end(), Parts::all()) != recompute.end()) return;
-  throw Error(ErrorKind::kUsage, "--offload activations moves what recomputed layers keep, but --recompute leaves no layer to be recomputed whole",
+  throw Error(ErrorKind::kUsage,
+              "--offload activations moves what recomputed layers keep, but --recompute leaves no "
+              "layer to be recomputed whole",
               "--recompute all, a number of layers, or leaving it out would be right");
 }
 
@@ -343,8 +409,9 @@ std::optional<Recomputation> pinned_recompute(const std::string& flag, int layer
     std::vector<std::string_view> names;
     for (const PartName& known : kPartNames) names.push_back(known.name);
     fail(ErrorKind::kUsage,
-         "--recompute is \"{}\", expected auto, none, all, a number of layers from 0 to {}, or parts of every layer: {}", flag,
-         layers, fmt::join(names, ","));
+         "--recompute is \"{}\", expected auto, none, all, a number of layers from 0 to {}, or "
+         "parts of every layer: {}",
+         flag, layers, fmt::join(names, ","));
   }
   Recomputation recompute(size_t(layers) + 1);
   std::fill_n(recompute.begin(), count > 0 ? count + 1 : 0, Parts::all());
@@ -353,32 +420,43 @@ std::optional<Recomputation> pinned_recompute(const std::string& flag, int layer
 
 Workload workload_of(const TrainingJob& job, const TrainOptions& options) {
   Workload workload;
-  workload.batch_size = int64_t(std::min(uint64_t(options.batch_size), job.train->epoch_examples()));
+  workload.batch_size =
+      int64_t(std::min(uint64_t(options.batch_size), job.train->epoch_examples()));
   workload.longest = job.train->longest();
   workload.mean_length = int64_t(job.train->tokens() / std::max<uint64_t>(1, job.train->rows()));
-  if (job.validation) workload.longest = std::max<int64_t>(workload.longest, job.validation->longest());
+  if (job.validation) {
+    workload.longest = std::max<int64_t>(workload.longest, job.validation->longest());
+  }
   if (options.max_length > 0) {  // less than what the data was read with
     workload.longest = std::min(workload.longest, options.max_length);
     workload.mean_length = std::min(workload.mean_length, options.max_length);
   }
-  workload.epochs = double(job.total_steps) / double(job.steps_per_epoch) * double(job.train->epoch_examples()) / double(job.train->rows());
+  workload.epochs = double(job.total_steps) / double(job.steps_per_epoch) *
+                    double(job.train->epoch_examples()) / double(job.train->rows());
   workload.target_rule = target_rule(job.task);
   workload.masked_share = options.mlm_probability;
   workload.sequences_per_example = job.train->most_sequences();
-  if (job.validation) workload.sequences_per_example = std::max<int64_t>(workload.sequences_per_example, job.validation->most_sequences());
+  if (job.validation) {
+    workload.sequences_per_example =
+        std::max<int64_t>(workload.sequences_per_example, job.validation->most_sequences());
+  }
   workload.step_tokens = workload.batch_size * workload.longest;
   if (job.train->shares().empty()) {  // no row comes twice in a step
-    workload.step_tokens = std::min(workload.step_tokens, std::max<int64_t>(int64_t(job.train->tokens()), workload.longest));
+    workload.step_tokens = std::min(
+        workload.step_tokens, std::max<int64_t>(int64_t(job.train->tokens()), workload.longest));
   }
   return workload;
 }
 
 std::optional<Speed> speed_of(const TrainingJob& job, const PlanRequest& request) {
   if (!job.options.device_profile.empty() && job.options.calibrate) {
-    throw Error(ErrorKind::kUsage, "--calibrate needs the device itself, --device-profile is only its description",
+    throw Error(ErrorKind::kUsage,
+                "--calibrate needs the device itself, --device-profile is only its description",
                 "leave one of them out");
   }
-  return calibrated_speed(*job.platform, request, {.cache_folder = cache_folder(job.options), .run = job.options.calibrate});
+  return calibrated_speed(
+      *job.platform, request,
+      {.cache_folder = cache_folder(job.options), .run = job.options.calibrate});
 }
 
 // The preferred plan, or the best.
@@ -389,23 +467,29 @@ Plan plan_like(const PlanRequest& request, const std::optional<PreferredPlan>& p
     same.pinned_choice = preferred->choice;
     Plan plan = make_plan(same);
     if (plan.fits) return plan;
-    warn("the plan of the checkpoint does not fit this budget; another one is used, which changes results by rounding");
+    warn(
+        "the plan of the checkpoint does not fit this budget; another one is used, which changes "
+        "results by rounding");
   }
   return make_plan(request);
 }
 
-// What reading the data once, to keep what frozen layers give, takes beyond what training takes later.
+// What reading the data once, to keep what frozen layers give, takes beyond what training takes
+// later.
 uint64_t filling_bytes(const TrainingJob& job, const Dims& capacity) {
   BatchOptions filling = job.filling_batches(), training = job.train_batches(0);
   filling.capacity_tokens = training.capacity_tokens = capacity.tokens;
-  const uint64_t first = BatchStream::buffer_bytes(job.train->unmixed(), filling), later = BatchStream::buffer_bytes(*job.train, training);
+  const uint64_t first = BatchStream::buffer_bytes(job.train->unmixed(), filling),
+                 later = BatchStream::buffer_bytes(*job.train, training);
   return first - std::min(first, later);
 }
 
 void plan_job(TrainingJob& job, const std::optional<PreferredPlan>& preferred) {
   PlanRequest request = plan_request(job, job.options, *job.model);
   request.speed = speed_of(job, request);
-  if (job.options.calibrate) request.process = plan_request(job, job.options, *job.model).process;  // what timing has left
+  if (job.options.calibrate) {
+    request.process = plan_request(job, job.options, *job.model).process;  // what timing has left
+  }
   const Keeping keeping = find_keeping(job, request);
   const bool demanded = job.options.keep_frozen == "on";
   if (!demanded) job.plan = plan_like(request, preferred);
@@ -413,24 +497,31 @@ void plan_job(TrainingJob& job, const std::optional<PreferredPlan>& preferred) {
   if (demanded || (keeping.layers > 0 && (!preferred || preferred->kept_layers > 0))) {
     PlanRequest with_states = request;
     with_states.graph.kept_layers = keeping.layers;
-    with_states.process.buffer_bytes = [&job, otherwise = request.process.buffer_bytes](const Dims& capacity) {
-      return otherwise(capacity) + filling_bytes(job, capacity);
-    };
+    with_states.process.buffer_bytes =
+        [&job, otherwise = request.process.buffer_bytes](const Dims& capacity) {
+          return otherwise(capacity) + filling_bytes(job, capacity);
+        };
     Plan plan = plan_like(with_states, preferred);
-    if (demanded || (plan.fits && (preferred || !job.plan.fits || plan.step_seconds < job.plan.step_seconds))) {
+    if (demanded ||
+        (plan.fits && (preferred || !job.plan.fits || plan.step_seconds < job.plan.step_seconds))) {
       // With less memory, they would not be kept.
-      if (!demanded) plan.minimum_budget_bytes = std::min(plan.minimum_budget_bytes, job.plan.minimum_budget_bytes);
+      if (!demanded) {
+        plan.minimum_budget_bytes =
+            std::min(plan.minimum_budget_bytes, job.plan.minimum_budget_bytes);
+      }
       job.plan = std::move(plan);
       job.keeping = keeping.size;
       request = with_states;
     }
   }
-  if (job.plan.device.kind == DeviceKind::kCuda && job.plan.host_peak_bytes > request.host_budget_bytes) {
-    throw Error(ErrorKind::kBudget,
-                fmt::format("keeping {} outside of the GPU takes {} of the host, of which {} may be used",
-                            offload_text(job.plan.choice), format_bytes(job.plan.host_peak_bytes),
-                            format_bytes(request.host_budget_bytes)),
-                "raise --host-memory, or use --offload none");
+  if (job.plan.device.kind == DeviceKind::kCuda &&
+      job.plan.host_peak_bytes > request.host_budget_bytes) {
+    throw Error(
+        ErrorKind::kBudget,
+        fmt::format("keeping {} outside of the GPU takes {} of the host, of which {} may be used",
+                    offload_text(job.plan.choice), format_bytes(job.plan.host_peak_bytes),
+                    format_bytes(request.host_budget_bytes)),
+        "raise --host-memory, or use --offload none");
   }
   job.summary = summarize(job.plan, job.platform->name());
   if (job.keeping) {
@@ -448,7 +539,8 @@ void plan_job(TrainingJob& job, const std::optional<PreferredPlan>& preferred) {
 std::unique_ptr<Model> build_model(const TrainingJob& job, const TrainOptions& options) {
   const ModelConfig config = with_dropout(options, job.folder.config);
   if (!job.teacher) return make_model(config, head_of(job.task), tuning_of(options));
-  return make_distilled({config, job.teacher->config, tuning_of(options)}, head_of(job.task), job.distillation);
+  return make_distilled({config, job.teacher->config, tuning_of(options)}, head_of(job.task),
+                        job.distillation);
 }
 
 PlanRequest plan_request(const TrainingJob& job, const TrainOptions& o, const Model& model) {
@@ -458,7 +550,8 @@ PlanRequest plan_request(const TrainingJob& job, const TrainOptions& o, const Mo
   request.graph.loss = job.loss();
   request.optimizer = parse_optimizer(o.optim, o.momentum);
   if (request.optimizer == Optimizer::kAdamWBf16 && request.graph.compute == DType::kF16) {
-    throw Error(ErrorKind::kUsage, "--optim adamw_bf16 keeps weights in bf16, which products in fp16 cannot read",
+    throw Error(ErrorKind::kUsage,
+                "--optim adamw_bf16 keeps weights in bf16, which products in fp16 cannot read",
                 "add --precision bf16, or fp32 where the device has no bf16");
   }
   request.workload = workload_of(job, o);
@@ -471,25 +564,29 @@ PlanRequest plan_request(const TrainingJob& job, const TrainOptions& o, const Mo
     const Dataset& texts = *job.validation;
     if (is_language(job.task)) return bytes + BatchStream::buffer_bytes(texts, batches);
     return bytes + FileEvaluation::bytes(job.evaluation(),
-                                         {.files = texts.sources(), .rows = texts.rows(), .longest_text_bytes = texts.longest_text_bytes()},
+                                         {.files = texts.sources(),
+                                          .rows = texts.rows(),
+                                          .longest_text_bytes = texts.longest_text_bytes()},
                                          capacity);
   };
   request.budget_bytes = job.platform->budget(o.memory_bytes);
   job.platform->complete(request);
-  request.host_budget_bytes = std::min(o.host_memory_bytes.value_or(usable_memory_bytes()), usable_memory_bytes());
+  request.host_budget_bytes =
+      std::min(o.host_memory_bytes.value_or(usable_memory_bytes()), usable_memory_bytes());
   request.pinned_recompute = pinned_recompute(o.recompute, model.layers());
   pin_offload(o.offload, request);
   if (o.micro_batch_tokens > 0) {
     if (o.micro_batch_tokens < request.workload.longest) {
-      fail(ErrorKind::kUsage, "--micro-batch-tokens {} is less than the longest text's {} tokens", o.micro_batch_tokens,
-           request.workload.longest);
+      fail(ErrorKind::kUsage, "--micro-batch-tokens {} is less than the longest text's {} tokens",
+           o.micro_batch_tokens, request.workload.longest);
     }
     request.pinned_capacity = o.micro_batch_tokens;
   }
   return request;
 }
 
-DatasetOptions text_dataset_options(const CommonOptions& options, Task task, const ModelFolder& folder) {
+DatasetOptions text_dataset_options(const CommonOptions& options, Task task,
+                                    const ModelFolder& folder) {
   DatasetOptions result;
   result.columns = {.text = options.text_column, .text_pair = "-"};
   result.labels = LabelNeed::kIgnored;
@@ -505,9 +602,12 @@ DatasetOptions text_dataset_options(const CommonOptions& options, Task task, con
 size_t text_length(const CommonOptions& options, int64_t positions, std::string_view flag) {
   if (options.max_length == 0) return size_t(positions);
   if (options.max_length > positions) {
-    fail(ErrorKind::kUsage, "{} {} is more than the {} positions this model has", flag, options.max_length, positions);
+    fail(ErrorKind::kUsage, "{} {} is more than the {} positions this model has", flag,
+         options.max_length, positions);
   }
-  if (options.max_length < 3) fail(ErrorKind::kUsage, "{} {} leaves no room for text", flag, options.max_length);
+  if (options.max_length < 3) {
+    fail(ErrorKind::kUsage, "{} {} leaves no room for text", flag, options.max_length);
+  }
   return size_t(options.max_length);
 }
 
@@ -551,31 +651,39 @@ FileEvaluation::Setup TrainingJob::evaluation() const {
 }
 
 DoesNotFit::DoesNotFit(const PlanSummary& plan)
-    : Error(ErrorKind::kBudget, plan.to_text(), fmt::format("the least that works is --memory {}", plan.minimum_budget_bytes)), plan_(plan) {}
+    : Error(ErrorKind::kBudget, plan.to_text(),
+            fmt::format("the least that works is --memory {}", plan.minimum_budget_bytes)),
+      plan_(plan) {}
 
-TrainingJob prepare_training(const TrainOptions& options, const std::optional<PreferredPlan>& preferred) {
+TrainingJob prepare_training(const TrainOptions& options,
+                             const std::optional<PreferredPlan>& preferred) {
   check_options(options);
   TrainingJob job;
   job.options = options;
   job.platform = open_platform(options);
   job.folder = open_model_folder(options.model);
   if (is_adapter_folder(options.model)) {
-    throw Error(ErrorKind::kUsage, fmt::format("{}: holds adapters; training goes on from whole models", options.model),
-                "snug merge --adapter " + options.model + " --output-dir DIR makes one");
+    throw Error(
+        ErrorKind::kUsage,
+        fmt::format("{}: holds adapters; training goes on from whole models", options.model),
+        "snug merge --adapter " + options.model + " --output-dir DIR makes one");
   }
   job.task = task_of(options, job.folder.config);
   job.platform->warm_up();
   if (!options.teacher.empty()) {
     job.teacher = open_teacher(options.teacher, job.folder, job.task);
-    job.distillation.temperature = float(options.distill_temperature.value_or(job.distillation.temperature));
+    job.distillation.temperature =
+        float(options.distill_temperature.value_or(job.distillation.temperature));
     job.distillation.alpha = float(options.distill_alpha.value_or(job.distillation.alpha));
   }
-  // A classifier's size follows from the data; what a family cannot learn at all is said before it is read.
+  // A classifier's size follows from the data; what a family cannot learn at all is said before it
+  // is read.
   const auto build = [&] { job.model = build_model(job, options); };
   if (is_language(job.task)) build();
   const auto start = std::chrono::steady_clock::now();
   is_language(job.task) ? open_text(job) : open_labelled_data(job);
-  job.data_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  job.data_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!is_language(job.task)) build();
   check_length(job);
   check_trained(options, job.model->parameters(), job.folder.config.quantized);
@@ -589,6 +697,8 @@ TrainingJob prepare_training(const TrainOptions& options, const std::optional<Pr
   return job;
 }
 
-PlanSummary plan(const TrainOptions& options) { return prepare_training(options, std::nullopt).summary; }
+PlanSummary plan(const TrainOptions& options) {
+  return prepare_training(options, std::nullopt).summary;
+}
 
 }  // namespace snug

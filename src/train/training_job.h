@@ -1,5 +1,5 @@
-// A training run before it takes memory: model folder, data, labels and schedule, checked; and its plan. `snug plan` ends
-// here, `snug train` goes on with exactly this.
+// A training run before it takes memory: model folder, data, labels and schedule, checked; and its
+// plan. `snug plan` ends here, `snug train` goes on with exactly this.
 #pragma once
 
 #include <memory>
@@ -29,7 +29,7 @@ struct TrainingJob {
   Task task = Task::kClassify;
   std::shared_ptr<const MaskTable> masks;  // of masked language modelling
   std::optional<Teacher> teacher;
-  Distillation distillation;  // where there is one
+  Distillation distillation;     // where there is one
   std::unique_ptr<Model> model;  // with a teacher, both
   LoadOptions load;
   std::vector<float> class_weights;  // by class; empty: all weigh the same
@@ -42,9 +42,12 @@ struct TrainingJob {
   PlanSummary summary;
 
   BatchOptions train_batches(uint64_t first_step) const;
-  BatchOptions filling_batches() const;     // of train->unmixed(), to keep what frozen layers give
-  BatchOptions validation_batches() const;  // of a language model: one pass after another, without end
-  LossOptions loss() const { return {.label_smoothing = float(options.label_smoothing), .weighted = !class_weights.empty()}; }
+  BatchOptions filling_batches() const;  // of train->unmixed(), to keep what frozen layers give
+  BatchOptions validation_batches()
+      const;  // of a language model: one pass after another, without end
+  LossOptions loss() const {
+    return {.label_smoothing = float(options.label_smoothing), .weighted = !class_weights.empty()};
+  }
   // Of validation texts; not for language models.
   FileEvaluation::Setup evaluation() const;
 };
@@ -70,12 +73,15 @@ class DoesNotFit : public Error {
   PlanSummary plan_;
 };
 
-TrainingJob prepare_training(const TrainOptions& options, const std::optional<PreferredPlan>& preferred);
+TrainingJob prepare_training(const TrainOptions& options,
+                             const std::optional<PreferredPlan>& preferred);
 
 // How a language model's texts are read: joined into blocks where it is causal.
-DatasetOptions text_dataset_options(const CommonOptions& options, Task task, const ModelFolder& folder);
+DatasetOptions text_dataset_options(const CommonOptions& options, Task task,
+                                    const ModelFolder& folder);
 
 // --max-length, or what the model has positions for. `flag` is what it was given as, for messages.
-size_t text_length(const CommonOptions& options, int64_t positions, std::string_view flag = "--max-length");
+size_t text_length(const CommonOptions& options, int64_t positions,
+                   std::string_view flag = "--max-length");
 
 }  // namespace snug

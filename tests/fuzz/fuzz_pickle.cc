@@ -1,5 +1,5 @@
-// A pickle of torch.save: whatever the bytes, reading ends in values that refer to each other and to storages that hold their
-// tensors, or in an Error.
+// A pickle of torch.save: whatever the bytes, reading ends in values that refer to each other and
+// to storages that hold their tensors, or in an Error.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -21,7 +21,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const uint32_t index : root.items) unpickler.at(index);
     for (const snug::PickleTensor& tensor : unpickler.tensors()) {
       const auto& storage = unpickler.storages().at(tensor.storage);
-      if (!snug::view_mismatch(tensor.shape, tensor.strides, tensor.first, storage.elements).empty()) std::abort();
+      if (!snug::view_mismatch(tensor.shape, tensor.strides, tensor.first, storage.elements)
+               .empty()) {
+        std::abort();
+      }
     }
   } catch (const snug::Error&) {
   }

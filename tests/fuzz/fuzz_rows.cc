@@ -1,5 +1,6 @@
-// Any bytes as a data file of the format SNUG_FUZZ_FORMAT with rows of the kind SNUG_FUZZ_KIND: they are read to the end or
-// refused with an Error, nothing else; or wrong rows are left out. The first byte chooses the options.
+// Any bytes as a data file of the format SNUG_FUZZ_FORMAT with rows of the kind SNUG_FUZZ_KIND:
+// they are read to the end or refused with an Error, nothing else; or wrong rows are left out. The
+// first byte chooses the options.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -44,7 +45,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!options.has_header) options.columns.text = "#1";
   try {
     SkippedRows skipped;
-    RowStream rows(open_rows(memory_source(bytes), "fuzz." SNUG_FUZZ_FORMAT, options), "fuzz", data[0] & 8 ? &skipped : nullptr);
+    RowStream rows(open_rows(memory_source(bytes), "fuzz." SNUG_FUZZ_FORMAT, options), "fuzz",
+                   data[0] & 8 ? &skipped : nullptr);
     for (Row row; rows.next(row);) {
       SNUG_CHECK(rows.number() <= bytes.size());  // every row, wrong ones too, takes a byte
       touch(row);

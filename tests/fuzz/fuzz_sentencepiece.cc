@@ -1,5 +1,5 @@
-// A SentencePiece model file: any bytes either load into a tokenizer that can encode, or are refused
-// with an Error. What the library is given has been looked through before.
+// A SentencePiece model file: any bytes either load into a tokenizer that can encode, or are
+// refused with an Error. What the library is given has been looked through before.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -12,7 +12,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace snug;
   const std::string input(reinterpret_cast<const char*>(data), size);
-  const std::string text = "Hello\xC2\xA0 e\xCC\x81 \xEF\xAC\x81ve 12, \xE2\x96\x81 " + input.substr(0, 256);
+  const std::string text =
+      "Hello\xC2\xA0 e\xCC\x81 \xEF\xAC\x81ve 12, \xE2\x96\x81 " + input.substr(0, 256);
   try {
     const auto tokenizer = parse_sentencepiece(input, "spiece.model");
     Encoding out;

@@ -1,4 +1,5 @@
-// A file of torch.save, zip or legacy: whatever the bytes, opening and reading all of it ends in values or in an Error.
+// A file of torch.save, zip or legacy: whatever the bytes, opening and reading all of it ends in
+// values or in an Error.
 #include <vector>
 
 #include "core/error.h"
