@@ -96,6 +96,9 @@ class Dataset {
   // others.
   struct Split;
   Split split(double percentage, uint64_t seed) const;
+  // The last texts of each file, a share of all rows together, and the others. No file is held out
+  // whole; without a value where that leaves nothing.
+  std::optional<Split> split_ends(double percentage) const;
   // An epoch draws from its parts by their weights: as many examples in all as there are rows, or
   // `most` where that is less; of each part the first rows alone, where they are enough.
   Dataset mixed(std::span<const MixturePart> parts, uint64_t most) const;
@@ -109,8 +112,8 @@ class Dataset {
   const std::vector<uint64_t>& label_counts() const;
   Labelling labelling() const;
   uint32_t label_words() const;  // of an example
-  uint64_t fingerprint()
-      const;  // of the contents: the files' hashes, tokenizer, options and what was chosen of them
+  // Of the contents: the files' hashes, tokenizer, options and what was chosen of them.
+  uint64_t fingerprint() const;
   uint64_t source_hash() const;                 // of the files alone
   const std::filesystem::path& source() const;  // the first of
   std::vector<std::filesystem::path> sources() const;
@@ -126,8 +129,8 @@ class Dataset {
     bool continues = false;  // as in Example
   };
   Origin origin(uint64_t row) const;
-  uint64_t text_begin(
-      uint64_t row) const;  // the first row from there on that does not continue another
+  // The first row from there on that does not continue another.
+  uint64_t text_begin(uint64_t row) const;
 
  private:
   friend class RowWindow;  // reads rows
@@ -141,6 +144,7 @@ class Dataset {
   Dataset(std::shared_ptr<const Files> files, std::vector<Range> ranges);
   uint64_t place_of(uint64_t row) const;  // in all files
   void add_range(uint64_t first, uint64_t count);
+  void add_rows(const Dataset& other, uint64_t begin, uint64_t end);  // of the same files
   bool has_windows() const;
   uint64_t rows_before_file(size_t file) const;  // of this dataset
 

@@ -48,6 +48,12 @@ void Dataset::add_range(uint64_t first, uint64_t count) {
   }
 }
 
+void Dataset::add_rows(const Dataset& other, uint64_t begin, uint64_t end) {
+  if (begin == end) return;
+  const Dataset piece = other.part(begin, end - begin);
+  for (const Range& range : piece.ranges_) add_range(range.first, range.count);
+}
+
 Dataset Dataset::part(uint64_t first, uint64_t count) const {
   SNUG_CHECK(count > 0 && first + count <= rows() && shares_.empty());
   Dataset result(files_, {});
@@ -79,11 +85,6 @@ Dataset::Split Dataset::split(double percentage, uint64_t seed) const {
   SNUG_CHECK(wanted > 0);
   const uint64_t stretches = std::min(wanted, kMostStretches);
   Dataset held_out(files_, {}), kept(files_, {});
-  const auto add = [this](Dataset& to, uint64_t begin, uint64_t end) {
-    if (begin == end) return;
-    const Dataset piece = part(begin, end - begin);
-    for (const Range& range : piece.ranges_) to.add_range(range.first, range.count);
-  };
   uint64_t done = 0;
   for (uint64_t i = 0; i < stretches; ++i) {
     const uint64_t from = i * rows() / stretches, to = (i + 1) * rows() / stretches;
@@ -92,11 +93,11 @@ Dataset::Split Dataset::split(double percentage, uint64_t seed) const {
     const uint64_t begin = from + mix64(mix64(seed) ^ i) % (to - from - size + 1);
     const uint64_t first = has_windows() ? text_begin(begin) : begin;
     const uint64_t last = has_windows() ? text_begin(begin + size) : begin + size;
-    add(kept, done, first);
-    add(held_out, first, last);
+    kept.add_rows(*this, done, first);
+    held_out.add_rows(*this, first, last);
     done = last;
   }
-  add(kept, done, rows());
+  kept.add_rows(*this, done, rows());
   if (kept.ranges_.empty() || held_out.ranges_.empty()) {
     fail(ErrorKind::kInput,
          "{}: too few texts to keep {} % of them for validation; give --validation FILE, or "
@@ -104,6 +105,23 @@ Dataset::Split Dataset::split(double percentage, uint64_t seed) const {
          source().string(), percentage);
   }
   return {std::move(kept), std::move(held_out)};
+}
+
+std::optional<Dataset::Split> Dataset::split_ends(double percentage) const {
+  Dataset held_out(files_, {}), kept(files_, {});
+  uint64_t begin = 0;
+  for (size_t file = 1; begin < rows(); ++file) {
+    const uint64_t end = rows_before_file(file);
+    if (begin == end) continue;
+    // What is due by here, which small files may have left to later ones.
+    const auto due = uint64_t(std::ceil(double(end) * percentage / 100)) - held_out.rows();
+    const uint64_t first = text_begin(end - std::min(due, end - begin - 1));
+    kept.add_rows(*this, begin, first);
+    held_out.add_rows(*this, first, end);
+    begin = end;
+  }
+  if (held_out.ranges_.empty()) return std::nullopt;
+  return Split{std::move(kept), std::move(held_out)};
 }
 
 Dataset Dataset::unmixed() const { return Dataset(files_, ranges_); }

@@ -131,6 +131,35 @@ TEST_F(DatasetPartsTest, SplitsBySeedWithoutOverlap) {
   }
 }
 
+TEST_F(DatasetPartsTest, SplitsOffTheEndOfEachFile) {
+  const std::vector files = {write("a.csv", 40, {"yes", "no"}), write("b.csv", 1, {"yes"}),
+                             write("c.csv", 2, {"no"}), write("d.csv", 57, {"yes", "no"})};
+  const Dataset data = Dataset::open(files, tokenizer_, options());
+  for (const double percentage : {0.5, 5.0, 33.0, 60.0}) {
+    const std::optional<Dataset::Split> split = data.split_ends(percentage);
+    ASSERT_TRUE(split);
+    EXPECT_EQ(split->held_out.rows(), uint64_t(std::ceil(percentage)));  // there are 100 rows
+    EXPECT_EQ(split->kept.rows() + split->held_out.rows(), data.rows());
+    std::vector<uint64_t> kept(files.size()), held(files.size());
+    for (uint64_t row = 0; row < split->kept.rows(); ++row) ++kept[split->kept.origin(row).source];
+    for (uint64_t row = 0; row < split->held_out.rows(); ++row) {
+      const Dataset::Origin origin = split->held_out.origin(row);
+      ++held[origin.source];
+      EXPECT_GE(origin.number, kept[origin.source]) << "not behind all that are kept";
+    }
+    EXPECT_TRUE(std::ranges::all_of(kept, [](uint64_t rows) { return rows > 0; }));
+    EXPECT_EQ(held[0], uint64_t(std::ceil(0.4 * percentage)));
+    EXPECT_EQ(held[1], 0u) << "a single row stays";
+    std::vector<std::string> all = texts_of(split->kept);
+    for (const std::string& text : texts_of(split->held_out)) all.push_back(text);
+    EXPECT_EQ(std::set(all.begin(), all.end()).size(), data.rows());
+    const MixturePart parts[] = {{2, 0.5}, {1, 0.3}, {1, 0.2}};
+    EXPECT_EQ(split->kept.mixed(parts, ~uint64_t{0}).shares().size(), 3u);
+  }
+  EXPECT_FALSE(data.split_ends(0));
+  EXPECT_FALSE(data.part(40, 1).split_ends(50));
+}
+
 TEST_F(DatasetPartsTest, KeepsTheWindowsOfATextTogether) {
   std::vector<size_t> words;
   for (size_t i = 0; i < 300; ++i) words.push_back(1 + i * 7 % 20);
@@ -142,6 +171,11 @@ TEST_F(DatasetPartsTest, KeepsTheWindowsOfATextTogether) {
   std::set<std::string> all(kept.begin(), kept.end());
   for (const std::string& text : held) EXPECT_TRUE(all.insert(text).second);
   EXPECT_NEAR(double(split.held_out.rows()), 0.2 * double(data.rows()), 0.05 * double(data.rows()));
+
+  const std::optional<Dataset::Split> ends = data.split_ends(20);
+  ASSERT_TRUE(ends);
+  EXPECT_EQ(texts_of(ends->kept).size() + texts_of(ends->held_out).size(), words.size());
+  EXPECT_FALSE(ends->held_out.origin(0).number == ends->kept.origin(ends->kept.rows() - 1).number);
 
   const Dataset first = data.first_texts(10);
   EXPECT_EQ(texts_of(first).size(), 10u);

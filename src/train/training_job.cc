@@ -263,7 +263,7 @@ void open_labelled_data(TrainingJob& job) {
   warn_of_same_contents(job);
 }
 
-// Without a file of its own, validation takes the last rows of the training data.
+// Without a file of its own, validation takes the last rows of each file of the training data.
 void open_text(TrainingJob& job) {
   const TrainOptions& o = job.options;
   DatasetOptions data = text_dataset_options(
@@ -284,14 +284,10 @@ void open_text(TrainingJob& job) {
     warn_of_same_contents(job);
     return;
   }
-  const auto held_out =
-      uint64_t(std::ceil(double(all.rows()) * o.validation_split_percentage.value_or(5) / 100));
-  const uint64_t kept =
-      held_out < all.rows() ? all.text_begin(all.rows() - held_out) : 0;  // a text is on one side
-  if (kept > 0 && kept < all.rows()) {
+  if (auto split = all.split_ends(o.validation_split_percentage.value_or(5))) {
+    job.train = std::make_unique<Dataset>(chosen_for_training(o, std::move(split->kept)));
     job.validation =
-        std::make_unique<Dataset>(chosen_for_validation(o, all.part(kept, all.rows() - kept)));
-    job.train = std::make_unique<Dataset>(chosen_for_training(o, all.part(0, kept)));
+        std::make_unique<Dataset>(chosen_for_validation(o, std::move(split->held_out)));
   } else {
     job.train = std::make_unique<Dataset>(chosen_for_training(o, std::move(all)));
   }
