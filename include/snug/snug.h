@@ -33,8 +33,8 @@ struct CommonOptions {
   std::optional<int64_t>
       stride;  // tokens that a window shares with the one before; empty: a third of max_length
   char label_separator = ',';  // multi-label: between the labels of a text
-  bool skip_bad_rows =
-      false;  // leave rows that are wrong out, and count them, instead of refusing the file
+  // Leave rows that are wrong out, and count them, instead of refusing the file.
+  bool skip_bad_rows = false;
   std::string cache_dir;  // tokenized data; empty: $XDG_CACHE_HOME/snug or ~/.cache/snug
 };
 
@@ -61,8 +61,8 @@ struct TrainOptions : CommonOptions {
   // Where no validation file is given, this share of the training data: of language models the last
   // blocks, else texts chosen by the seed. Empty: 5 for language models, otherwise none.
   std::optional<double> validation_split_percentage;
-  int64_t max_train_samples = 0,
-          max_eval_samples = 0;  // the first texts of the files alone; 0: all
+  // The first texts of the files alone; 0: all.
+  int64_t max_train_samples = 0, max_eval_samples = 0;
   std::string output_dir;
   int64_t batch_size = 8;  // examples per step, however many micro-batches that takes
   double learning_rate = 5e-5, weight_decay = 0, adam_beta1 = 0.9, adam_beta2 = 0.999,
@@ -86,8 +86,8 @@ struct TrainOptions : CommonOptions {
   std::string metric_for_best_model = "loss";
   std::optional<bool> greater_is_better;  // empty: false for loss, true for the rest
   int64_t early_stopping_patience = 0;    // 0: off
-  int64_t logging_steps =
-      0;  // a line on standard error every so many steps; 0: a progress line only
+  // A line on standard error every so many steps; 0: a progress line only.
+  int64_t logging_steps = 0;
   std::vector<std::string>
       freeze;  // what is not trained: embeddings, layers.0-5, all-but-head, names, patterns
   // Whether the output of frozen layers in front of all that is trained is computed once and kept
@@ -101,8 +101,8 @@ struct TrainOptions : CommonOptions {
   std::string recompute = "auto";                // auto, none, all, a number of layers, or parts:
                                                  // norms,activations,mlp,attention,sums
   int64_t micro_batch_tokens = 0;                // 0: the planner chooses
-  std::string offload =
-      "auto";  // outside of the device: auto, none, or any of state,gradients,activations
+  // Outside of the device: auto, none, or any of state,gradients,activations.
+  std::string offload = "auto";
   std::optional<uint64_t>
       host_memory_bytes;   // beside a GPU: most that the process may occupy on the host
   bool calibrate = false;  // time a small model of this width first, unless that was done before
@@ -146,10 +146,10 @@ struct PlanSummary {
       not_kept;  // why frozen layers' output is not kept, where something can be done about it
   uint64_t minimum_budget_bytes = 0;
   int64_t batch_size = 0, micro_batch_tokens = 0, micro_batches = 0, max_length = 0;
-  int64_t head_chunk_tokens =
-      0;  // tokens whose logits exist at once; 0 where the head is no language model's
-  bool converts_weights =
-      false;  // weights are converted to the precision of products when used, not kept in it
+  // Tokens whose logits exist at once; 0 where the head is no language model's.
+  int64_t head_chunk_tokens = 0;
+  // Weights are converted to the precision of products when used, not kept in it.
+  bool converts_weights = false;
   std::vector<PlanItem> items;
   std::optional<double> predicted_tokens_per_second;  // where calibrated
   std::vector<Alternative>
@@ -167,18 +167,18 @@ struct StepMetrics {
   uint64_t step = 0;  // counts from 1
   double epoch = 0, loss = 0, learning_rate = 0, grad_norm = 0, seconds = 0;
   uint64_t tokens = 0, examples = 0;
-  uint64_t rows_checksum =
-      0;  // over an epoch, their sum is the same in any order: every row was seen once
+  // Over an epoch, their sum is the same in any order: every row was seen once.
+  uint64_t rows_checksum = 0;
 };
 
 struct TrainSummary {
   PlanSummary plan;
   uint64_t steps = 0, examples = 0, tokens = 0;
   double train_loss = 0;  // mean over this run's steps
-  double seconds = 0, tokens_per_second = 0,
-         examples_per_second = 0;  // of the steps, waiting for data included
-  double data_seconds =
-      0;  // before them: reading and tokenizing files, or opening what was kept of an earlier run
+  // Of the steps, waiting for data included.
+  double seconds = 0, tokens_per_second = 0, examples_per_second = 0;
+  // Before them: reading and tokenizing files, or opening what was kept of an earlier run.
+  double data_seconds = 0;
   double keeping_seconds = 0;  // before the first step, where the output of frozen layers is kept
   uint64_t measured_peak_bytes = 0, measured_arena_bytes = 0;
   std::map<std::string, double> eval;  // of the model that was saved; empty without validation data
@@ -206,8 +206,8 @@ struct InferenceOptions : CommonOptions {
   std::optional<std::string> text, text_pair;  // instead of a file
   std::string pooling = "mean";
   bool normalize = true;  // embeddings of length one
-  int64_t n_best_size = 5,
-          max_answer_length = 30;        // qa: answers for each question, and tokens in one
+  // qa: answers for each question, and tokens in one.
+  int64_t n_best_size = 5, max_answer_length = 30;
   bool version_2_with_negative = false;  // qa: there may be no answer
 };
 // Places in texts count code points, end exclusive.
@@ -253,8 +253,8 @@ struct GenerateOptions : CommonOptions {
   uint64_t seed = 42;
   int64_t num_return = 1;   // texts for each prompt
   int64_t batch_size = 32;  // texts written at once, memory allowing
-  bool sliding =
-      false;  // go on beyond the model's positions: the older half of the text is then forgotten
+  // Go on beyond the model's positions: the older half of the text is then forgotten.
+  bool sliding = false;
   bool ignore_eos = false;  // the end-of-text token does not end the writing
 };
 struct GeneratedText {

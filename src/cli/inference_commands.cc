@@ -167,8 +167,8 @@ void add_predict(CLI::App& app) {
                     "qa: there may be no answer");
   command->add_flag("--json", flags->json, "one JSON object on standard output");
   command->callback([flags] {
-    const bool list =
-        flags->json && !flags->options.text;  // a file gives a list inside the one object
+    // A file gives a list inside the one object.
+    const bool list = flags->json && !flags->options.text;
     // Begun by the first prediction: whoever fails before it has written nothing.
     const char* const begin = "{\"predictions\": [\n";
     const char* before = begin;

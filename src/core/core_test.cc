@@ -28,8 +28,8 @@ TEST(Half, EveryBitPatternSurvivesTheRoundTrip) {
 
 TEST(Half, RoundsToNearestEvenAndSaturatesToInfinity) {
   EXPECT_EQ(float_to_half(1.0f + 0x1p-11f), float_to_half(1.0f));  // tie goes to even
-  EXPECT_EQ(float_to_half(1.0f + 3 * 0x1p-11f),
-            float_to_half(1.0f) + 2);  // tie goes to even, upwards
+  // Tie goes to even, upwards.
+  EXPECT_EQ(float_to_half(1.0f + 3 * 0x1p-11f), float_to_half(1.0f) + 2);
   EXPECT_EQ(float_to_half(65519.0f), 0x7bff);
   EXPECT_EQ(float_to_half(65520.0f), 0x7c00);
   EXPECT_EQ(float_to_half(0x1p-25f), 0);  // tie with zero

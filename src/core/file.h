@@ -52,8 +52,8 @@ class OutputFile {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  void write_at(uint64_t offset, const void* data,
-                size_t bytes);  // does not move the end used by write()
+  // Does not move the end used by write().
+  void write_at(uint64_t offset, const void* data, size_t bytes);
   void commit();
 
  private:
@@ -65,7 +65,7 @@ class OutputFile {
 void write_file_atomically(const std::filesystem::path& path, std::string_view contents);
 void make_directories(const std::filesystem::path& path);
 void sync_directory(const std::filesystem::path& path);
-uint64_t available_bytes(
-    const std::filesystem::path& path);  // free on the file system of `path`, for this user
+// Free on the file system of `path`, for this user.
+uint64_t available_bytes(const std::filesystem::path& path);
 
 }  // namespace snug

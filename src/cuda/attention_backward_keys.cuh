@@ -114,10 +114,10 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) keys_kernel(const Argume
     using Shared = KeysShared<kHeadDim, kWarps, kQueries, kWhole>;
     constexpr int kThreads = kWarps * 32, kKeys = Shared::kKeys;
     constexpr int kSteps = kHeadDim / 16, kDimBlocks = kHeadDim / 8;
-    constexpr int kPart = 32,
-                  kPartBlocks = kPart / 8;  // queries whose scores are in registers at once
-    constexpr bool kValuesStay = kHeadDim <= 64,
-                   kKeysStay = kValuesStay;  // left operands, in registers
+    // Queries whose scores are in registers at once.
+    constexpr int kPart = 32, kPartBlocks = kPart / 8;
+    // Left operands, in registers.
+    constexpr bool kValuesStay = kHeadDim <= 64, kKeysStay = kValuesStay;
     static_assert(kValuesStay || !kWhole);
     extern __shared__ __align__(128) unsigned char shared[];
     const int hidden = a.heads * kHeadDim, stride = 3 * hidden;
@@ -180,8 +180,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) keys_kernel(const Argume
       for (int query = int(threadIdx.x) / 8; query < query_tiles * kQueries;
            query += kThreads / 8) {
         float delta = 0.0f;
-        const int64_t row =
-            min(query, place.length - 1);  // no branch: many loads shall be on their way
+        // No branch: many loads shall be on their way.
+        const int64_t row = min(query, place.length - 1);
 #pragma unroll
         for (int column = 0; column < kHeadDim; column += 64) {
           const uint4 x = *reinterpret_cast<const uint4*>(o + row * hidden + column + lane % 8 * 8);

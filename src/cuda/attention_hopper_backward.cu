@@ -15,10 +15,10 @@
 namespace snug::cuda::attention_kernels {
 namespace {
 
-constexpr int kMathThreads = 2 * kGroupThreads,
-              kTileThreads = 3 * kGroupThreads;  // the second: who uses tiles
-constexpr int kKeys = 128, kQueries = 64;        // of tiles
-constexpr int kMasks = 4;                        // of tiles of scores, drawn ahead
+// The second: who uses tiles.
+constexpr int kMathThreads = 2 * kGroupThreads, kTileThreads = 3 * kGroupThreads;
+constexpr int kKeys = 128, kQueries = 64;  // of tiles
+constexpr int kMasks = 4;                  // of tiles of scores, drawn ahead
 
 constexpr int threads_of(bool dropout) { return kTileThreads + (dropout ? kGroupThreads : 0); }
 // Together as many as the threads start with, 128 or 168 each.
@@ -31,10 +31,10 @@ constexpr uint32_t kKeyTile = kKeys * kRowBytes, kQueryTile = kQueries * kRowByt
 [[maybe_unused]] constexpr uint32_t kKeysAt = 0, kValuesAt = kKeyTile;
 constexpr uint32_t kStagesAt = 2 * kKeyTile;                // two of a tile of queries and its do
 constexpr uint32_t kScoresAt = kStagesAt + 4 * kQueryTile;  // ds[keys, queries]
-constexpr uint32_t kBitsAt =
-    kScoresAt + kKeyTile;  // masks, a word per thread: which elements are kept
-constexpr uint32_t kRowsAt =
-    kBitsAt + kMasks * kMathThreads * 4;  // lse and delta of the queries, then sums of dq
+// Masks, a word per thread: which elements are kept.
+constexpr uint32_t kBitsAt = kScoresAt + kKeyTile;
+// lse and delta of the queries, then sums of dq.
+constexpr uint32_t kRowsAt = kBitsAt + kMasks * kMathThreads * 4;
 
 // Sums over rows of what a warp has written of dq, or of dk and dv.
 struct ColumnSums {
@@ -54,8 +54,8 @@ struct Barriers {
   uint64_t full[2], empty[2];                      // a stage
   uint64_t scores_full, scores_empty;              // ds
   uint64_t mask_full[kMasks], mask_empty[kMasks];  // a mask
-  uint64_t other_left,
-      share_full;  // of a cluster: its other block left its keys; its share is here
+  // Of a cluster: its other block left its keys; its share is here.
+  uint64_t other_left, share_full;
 };
 
 __device__ __forceinline__ ColumnSums& column_sums() {
@@ -151,8 +151,8 @@ struct Helper {
   __device__ __forceinline__ void find_rows(int local, float per_keep_scale) const {
     const Arguments<T>& a = walk.a;
     const int64_t first = int64_t(walk.place.start) * walk.hidden + walk.place.head * kHopperDim;
-    const int query0 = walk.tile_of(local) * kQueries,
-              part = thread % 8;  // eight lanes a query, sixteen bytes each
+    // Eight lanes a query, sixteen bytes each.
+    const int query0 = walk.tile_of(local) * kQueries, part = thread % 8;
     constexpr int kAtOnce = kGroupThreads / 8;
     uint4 o[kQueries / kAtOnce], d_o[kQueries / kAtOnce];
     float lse[kQueries / kAtOnce];
@@ -300,8 +300,8 @@ struct Drawer {
     const bool second = thread & 4;
     const DrawBlock of_block = draw_block(a, walk.place, key_tile * (kKeys / 8) + block);
     const int query0 = walk.tile_of(local) * kQueries + (second ? 32 : 0) + t * 2;
-    uint32_t kept[4] =
-        {};  // of eight queries: bits 8 to 15 for the first key of a word, 24 to 31 for its second
+    // Of eight queries: bits 8 to 15 for the first key of a word, 24 to 31 for its second.
+    uint32_t kept[4] = {};
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const auto words = draws_of(a, draw_row(a, walk.place, query0 + n / 2 * 8 + n % 2), of_block);
@@ -383,8 +383,8 @@ struct Math {
     if (group == 1 && walk.turns > 0) come_to(3, kMathThreads);
     int turn = 0;
     for (int key_tile = 0; key_tile < walk.key_tiles; ++key_tile) {
-      const int first = walk.first_local(key_tile),
-                key0 = key_tile * kKeys + warp * 16;  // of the warp
+      // Of the warp.
+      const int first = walk.first_local(key_tile), key0 = key_tile * kKeys + warp * 16;
       Accumulator s = {}, dp = {}, dk = {}, dv = {};
       uint32_t p[8][2], ds[8][2];
       enter_keys();
@@ -521,8 +521,8 @@ template <class T>
 __device__ __forceinline__ void write_sums(const Arguments<T>& a, const Place& place,
                                            float keep_scale) {
   const ColumnSums& sums = column_sums();
-  const int part = int(threadIdx.x) / kHopperDim,
-            column = int(threadIdx.x) % kHopperDim;  // dq, dk, dv
+  // dq, dk, dv.
+  const int part = int(threadIdx.x) / kHopperDim, column = int(threadIdx.x) % kHopperDim;
   if (part > 2) return;
   float total = 0.0f;
   if (part == 0) {

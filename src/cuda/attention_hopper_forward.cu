@@ -144,8 +144,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (a.lse) zero_padding(a.lse, a.heads, a.state->tokens, a.tokens);
   if (no_queries) return;
 
-  const int group0 = query0 + group * 64,
-            row0 = query0 + warp * 16;  // first queries of the warpgroup and of the warp
+  // First queries of the warpgroup and of the warp.
+  const int group0 = query0 + group * 64, row0 = query0 + warp * 16;
   DrawRow rows[2];
   if constexpr (kDropout) {
     rows[0] = draw_row(a, place, row0 + g), rows[1] = draw_row(a, place, row0 + 8 + g);

@@ -12,8 +12,8 @@ inline constexpr int kSumWarps = 8, kSumColumns = kWarp * kEight;
 static_assert(kSumWarps == kEight);  // joining the warps of column_sums_kernel
 inline constexpr int kMaxSumGroups = 256;
 inline constexpr int kSumResidency = 3;  // blocks per multiprocessor
-inline constexpr int kSumBlocks =
-    kSumResidency * kMultiprocessors;  // wanted, where there are enough rows: all at once
+// Wanted, where there are enough rows: all at once.
+inline constexpr int kSumBlocks = kSumResidency * kMultiprocessors;
 
 // How many blocks of some columns are done; back at zero when the kernel ends. One will do: kernels
 // with sums are on one stream.
@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(kSumWarps* kWarp, kSumResidency)
     float sum = 0.0f;
 #pragma unroll
     for (int w = 0; w < kSumWarps; ++w) sum += shared[w][threadIdx.x];
-    const int to =
-        (int(blockIdx.x) * kWarp + lane) * kEight + warp;  // warp n adds up element n of all lanes
+    // Warp n adds up element n of all lanes.
+    const int to = (int(blockIdx.x) * kWarp + lane) * kEight + warp;
     if (to < cols) partials[(int64_t(blockIdx.y) * kSums + n) * cols + to] = sum;
   }
 

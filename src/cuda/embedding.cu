@@ -193,8 +193,8 @@ __device__ void add_listed_rows(const T* ds, int cols, float* to, const TokenAt&
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
         const int32_t listed = tokens[first + i * kRows];
-        rows[i] = load<kWhole>(ds + int64_t(max(listed, 0)) * cols, column,
-                               cols);  // no branch: all in flight at once
+        // No branch: all in flight at once.
+        rows[i] = load<kWhole>(ds + int64_t(max(listed, 0)) * cols, column, cols);
         if (listed < 0) rows[i] = {};
       }
 #pragma unroll
@@ -426,8 +426,8 @@ void launch(const EmbeddingGradient& op, const Launch& call) {
                &dtypes = call.out[3];
   const SumTargets norm_targets = {{call.out[4].f32(), call.out[5].f32()}};
   SNUG_CHECK(call.workspace.size() >= column_sum_bytes(dy.cols, 2));
-  float* const partials =
-      reinterpret_cast<float*>(call.workspace.data());  // of one sum after the other
+  // Of one sum after the other.
+  float* const partials = reinterpret_cast<float*>(call.workspace.data());
   with_type(dy.dtype, [&]<class T>() {
     const DropoutMask mask = dropout_mask(spec.dropout, spec.site, *call.step);
     if (spec.norm || mask.on()) {

@@ -157,8 +157,8 @@ void CudaEngine::capture(Program& program, const StepGraph& graph, const MemoryP
         .targets = std::min(plan_.capacity.targets, plan_.workload.dims(tokens).targets),
         .label_words = plan_.capacity.label_words};
     products_.set_timing({.free_factors = true, .long_runs = tokens == sizes.back()});
-    launch_nodes(program, dims,
-                 context);  // loads kernels and times products, which a capture cannot
+    // Loads kernels and times products, which a capture cannot.
+    launch_nodes(program, dims, context);
     products_.set_timing({});
     cudaGraph_t recorded = nullptr;
     counters_.begin();

@@ -235,8 +235,8 @@ TEST_F(CudaEngineTest, ANumberThatIsNotFiniteChangesNoWeight) {
   CudaEngine engine(*model_, plan, /*seed=*/5, gpu, products);
   load(engine, *model_);
   const float broken = std::numeric_limits<float>::quiet_NaN();
-  engine.weight(0).write(4 * 7,
-                         std::as_bytes(std::span(&broken, 1)));  // a word that is in every batch
+  // A word that is in every batch.
+  engine.weight(0).write(4 * 7, std::as_bytes(std::span(&broken, 1)));
   std::vector<float> before(plan.layout.trained.bytes / 4), after(before.size());
   engine.region(Region::kWeights).read(0, std::as_writable_bytes(std::span(before)));
   BatchBuilder data;
@@ -312,8 +312,8 @@ TEST_F(CudaLanguageEngineTest, WritesWhatTheCpuWrites) {
     };
     const auto cpu = written(DeviceKind::kCpu, DType::kF32);
     EXPECT_EQ(written(DeviceKind::kCuda, DType::kF32), cpu);
-    const auto half = written(DeviceKind::kCuda,
-                              DType::kBF16);  // rounding may choose another word sooner or later
+    // Rounding may choose another word sooner or later.
+    const auto half = written(DeviceKind::kCuda, DType::kBF16);
     for (size_t i = 0; i < 2; ++i) EXPECT_EQ(half[i].size(), cpu[i].size());
     EXPECT_EQ(written(DeviceKind::kCuda, DType::kBF16), half);
   }

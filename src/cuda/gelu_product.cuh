@@ -33,10 +33,10 @@ inline constexpr int kMathWarps = kMathThreads / kWarp, kGroupWarps = kGroupThre
 inline constexpr int kDepth = 64, kChunk = 64;  // columns of a tile in shared memory
 inline constexpr int kMathRegisters = 240, kCopyRegisters = 24;
 inline constexpr uint32_t kMostShared = 227 * 1024 - 256;  // less the barriers
-inline constexpr uint32_t kWarpTile =
-    16 * kRowBytes;  // 16 rows and kChunk columns of the result: a warp's
-inline constexpr uint32_t kSideBytes =
-    kDepth * kRowBytes;  // from one chunk of columns to the next, MN-major
+// 16 rows and kChunk columns of the result: a warp's.
+inline constexpr uint32_t kWarpTile = 16 * kRowBytes;
+// From one chunk of columns to the next, MN-major.
+inline constexpr uint32_t kSideBytes = kDepth * kRowBytes;
 
 enum class Role { kForward, kForwardWithSlope, kGradient };
 

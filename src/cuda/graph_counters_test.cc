@@ -88,8 +88,8 @@ TEST(GraphCounters, AllAreClearedAtTheBeginning) {
   GraphCounters counters({region.data<std::byte>(), region.size()});
   std::byte* const to = out.data<std::byte>();
   const cudaGraph_t graph = captured(gpu.stream(), [&] {
-    count_in(counters.take(kSlice), to,
-             gpu.stream());  // the first node is a clear: nothing before it
+    // The first node is a clear: nothing before it.
+    count_in(counters.take(kSlice), to, gpu.stream());
     count_in(counters.take(kSlice), to + kSlice, gpu.stream());
     EXPECT_TRUE(counters.take(1).empty());
     count_in({other.data<std::byte>(), kSlice}, to + 2 * kSlice, gpu.stream());
@@ -126,8 +126,8 @@ TEST(GraphCounters, BranchesKeepTheirOrder) {
     count_in(counters.take(kSlice), out.data<std::byte>(), gpu.stream());
     SNUG_CUDA(cudaEventRecord(event, side));
     SNUG_CUDA(cudaStreamWaitEvent(gpu.stream(), event, 0));
-    count_in(counters.take(kSlice), out.data<std::byte>() + kSlice,
-             gpu.stream());  // its clear waits for both streams
+    // Its clear waits for both streams.
+    count_in(counters.take(kSlice), out.data<std::byte>() + kSlice, gpu.stream());
     SNUG_CUDA(cudaMemcpyAsync(copy.data(), source.data(), kSlice, cudaMemcpyDeviceToDevice,
                               gpu.stream()));
   });

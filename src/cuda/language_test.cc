@@ -556,8 +556,8 @@ class Speeds {
 
   Tensor tensor(DType dtype, int64_t rows, int64_t cols) {
     memory_.emplace_back(size_t(rows * cols) * dtype_bytes(dtype));
-    fill_device(memory_.back().data(), 0x3c,
-                memory_.back().size());  // small numbers, since zeros run faster
+    // Small numbers, since zeros run faster.
+    fill_device(memory_.back().data(), 0x3c, memory_.back().size());
     return {memory_.back().data(), dtype, rows, cols};
   }
   template <class OpType>

@@ -20,8 +20,8 @@ class PendingSums;
 class Products;
 
 struct Launch {
-  std::span<const Tensor> in,
-      out;  // device memory, rows of the bucket; absent optional tensors have a null pointer
+  // Device memory, rows of the bucket; absent optional tensors have a null pointer.
+  std::span<const Tensor> in, out;
   std::span<std::byte> workspace;  // device memory, 256-byte aligned, contents undefined
   // dims: of the bucket. Arrays: device memory. starts[] is filled up to dims.sequences with the
   // number of tokens, labels[] with -1, so sequences that are not there are empty; token arrays are

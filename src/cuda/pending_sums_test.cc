@@ -79,8 +79,8 @@ TEST(CudaPendingSums, AddsPieces) {
   const auto sums = kernels.run(nullptr);
   for (size_t i = 0; i < sums.size(); ++i) {
     for (size_t at = 0; at < sums[i].size(); ++at) {
-      const double bound =
-          1e-6 * double(kShapes[i].count + 1);  // a rounding for each piece, of a few units
+      // A rounding for each piece, of a few units.
+      const double bound = 1e-6 * double(kShapes[i].count + 1);
       ASSERT_NEAR(sums[i][at], kernels.expected(i, at), bound)
           << "shape " << i << ", element " << at;
     }

@@ -61,8 +61,8 @@ struct ProductTensors {
   void* result = nullptr;
   void* argument = nullptr;  // of GELU, or the slope there, of the shape of the result
   float scale = 1.0f;        // of the product
-  float* column_sums =
-      nullptr;  // += the sums over rows of a result with GELU's gradient; null: not wanted
+  // += the sums over rows of a result with GELU's gradient; null: not wanted.
+  float* column_sums = nullptr;
   PendingSums* pending = nullptr;  // where they may wait; null: nowhere
 };
 
@@ -117,8 +117,8 @@ class Products {
     float milliseconds = 0;  // 0: from the cache
     Way way = Way::kLibrary;
     size_t workspace_bytes = 0;  // asked for; not kept on disk
-    size_t counter_bytes =
-        0;  // of a workspace that is cleared before its kernel, and small; 0: as given
+    // Of a workspace that is cleared before its kernel, and small; 0: as given.
+    size_t counter_bytes = 0;
   };
   class Descriptors;
 

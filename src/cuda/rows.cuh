@@ -20,8 +20,8 @@ namespace snug::cuda {
 
 inline constexpr int kWarp = 32;
 inline constexpr int kEight = 8;
-inline constexpr int kMultiprocessors =
-    132;  // of the GPU that grids are made for, an H100; others do with them too
+// Of the GPU that grids are made for, an H100; others do with them too.
+inline constexpr int kMultiprocessors = 132;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

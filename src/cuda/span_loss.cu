@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(kBlock) span_loss_kernel(const Arguments<T> a)
   const double scale = double(a.state->loss_scale) / kSpanEnds;
   double loss = 0.0;
   for (int end = 0; end < kSpanEnds; ++end) {
-    const int label =
-        tokens > 0 ? a.labels[sequence * kSpanEnds + end] : -1;  // the same in all threads
+    // The same in all threads.
+    const int label = tokens > 0 ? a.labels[sequence * kSpanEnds + end] : -1;
     const auto logit = [&](int t) { return to_float(a.logits[(begin + t) * kSpanEnds + end]); };
     float most = -INFINITY;
     double sum = 1.0;

@@ -9,8 +9,8 @@
 namespace snug::cuda {
 
 inline constexpr int kUpdateBlock = 256, kFour = 4;
-inline constexpr int kChunkFours =
-    kUpdateChunk / (kUpdateBlock * kFour);  // vectors of four elements, per thread
+// Vectors of four elements, per thread.
+inline constexpr int kChunkFours = kUpdateChunk / (kUpdateBlock * kFour);
 static_assert(kChunkFours * kUpdateBlock * kFour == kUpdateChunk);
 
 // After the norm is known; arguments.chunk_count is above zero.

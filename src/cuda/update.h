@@ -25,8 +25,8 @@ struct UpdateArguments {
   double* loss = nullptr;                  // device memory
   UpdateResult* result = nullptr;          // device memory
   double* partials = nullptr;              // kNormPartials doubles of scratch
-  uint8_t* nonzero =
-      nullptr;  // kNonzeroBytes of scratch per chunk; null: all gradients are read again
+  // kNonzeroBytes of scratch per chunk; null: all gradients are read again.
+  uint8_t* nonzero = nullptr;
 };
 
 void launch_update(const UpdateArguments& arguments, cudaStream_t stream);

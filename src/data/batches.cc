@@ -28,8 +28,8 @@ StepLimits step_limits(const Dataset& data, const BatchOptions& options) {
   limits.sequences = limits.examples * data.most_sequences();
   limits.tokens = limits.examples * data.longest();
   if (data.shares().empty()) {
-    limits.tokens =
-        std::min<uint64_t>(limits.tokens, data.tokens());  // no row comes twice in a step
+    // No row comes twice in a step.
+    limits.tokens = std::min<uint64_t>(limits.tokens, data.tokens());
   }
   if (options.token_task == TokenTask::kNextWord || options.token_task == TokenTask::kTag) {
     limits.targets = limits.tokens;

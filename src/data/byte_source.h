@@ -22,8 +22,8 @@ class ByteSource {
 
 std::unique_ptr<ByteSource> file_source(const std::filesystem::path& path);
 std::unique_ptr<ByteSource> stdin_source();
-std::unique_ptr<ByteSource> memory_source(
-    std::string_view bytes);  // a view: must outlive the source
+// A view: must outlive the source.
+std::unique_ptr<ByteSource> memory_source(std::string_view bytes);
 
 // `name` is the file for messages. Concatenated members and frames are one stream; data that ends
 // early or is damaged is an error with the place in the compressed file.

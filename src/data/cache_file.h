@@ -48,11 +48,11 @@ static_assert(sizeof(CacheHeader) == 168);
 // tags).
 struct RecordHead {
   uint32_t hash = 0;  // record_hash()
-  uint32_t labels =
-      0;  // how many; the highest bit: the next record is of the same row of the source
+  // How many; the highest bit: the next record is of the same row of the source.
+  uint32_t labels = 0;
   uint32_t split = 0;  // ids before this one belong to the first text, the others to the second
-  uint32_t row =
-      0;  // which row of the source, from 0, those that were left out counted; modulo 2^32
+  // Which row of the source, from 0, those that were left out counted; modulo 2^32.
+  uint32_t row = 0;
 
   static constexpr uint32_t kContinues = 1u << 31;
   bool continues() const { return (labels & kContinues) != 0; }

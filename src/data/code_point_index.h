@@ -14,8 +14,8 @@ class CodePointIndex {
   void reset(std::string_view text);
   uint64_t size() const { return size_; }     // code points in the text
   size_t byte_of(uint64_t code_point) const;  // of one that is at most size()
-  uint64_t code_point_of(
-      size_t byte) const;  // how many begin before `byte`, which is at most the text's size
+  // How many begin before `byte`, which is at most the text's size.
+  uint64_t code_point_of(size_t byte) const;
 
  private:
   static constexpr uint64_t kStep = 256;

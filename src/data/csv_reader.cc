@@ -64,8 +64,8 @@ class CsvReader final : public RowReader {
   size_t find_quoted_end(size_t at);
   bool has_byte(size_t at);
   void finish_record(size_t size, size_t break_size);
-  void pass_line(
-      size_t at);  // what is wrong there ends with its line: whoever goes on does so behind it
+  // What is wrong there ends with its line: whoever goes on does so behind it.
+  void pass_line(size_t at);
   std::string_view value(const Field& field);
   [[noreturn]] void refuse_unclosed(size_t quote);
   [[noreturn]] void refuse_column_count() const;

@@ -40,8 +40,8 @@ struct DatasetOptions {
   const LabelSet* known_labels = nullptr;
   EncodingOptions encoding{};  // longer texts than its max_length are shortened or cut, and counted
   std::filesystem::path cache_folder{};
-  int threads =
-      1;  // tokenizing threads while the cache is built; the caller's own reads and writes
+  // Tokenizing threads while the cache is built; the caller's own reads and writes.
+  int threads = 1;
   bool has_header = true;
   bool skip_bad_rows = false;  // leave wrong rows out instead of failing; see skipped_rows()
   std::optional<DocumentOptions> documents{};  // labels and second texts are then ignored

@@ -81,8 +81,8 @@ TEST_F(RowWindowTest, LeavesOutStepsThatHaveNoRoom) {
   const EpochOrder order(data, 1, 0);
   const RowWindow::Limits one = RowWindow::limits(data, 10);
   EXPECT_EQ(one.rows, 1000u);
-  RowWindow window(
-      data, {.rows = 100, .record_bytes = 10 * 80});  // a record has 16 + 4 + 2 * 32 bytes at most
+  // A record has 16 + 4 + 2 * 32 bytes at most.
+  RowWindow window(data, {.rows = 100, .record_bytes = 10 * 80});
   uint64_t first = 0;
   for (size_t windows = 0; first < 1000; ++windows, first += window.size()) {
     window.start(

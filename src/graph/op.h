@@ -25,8 +25,8 @@ struct Dims {
   int64_t tokens = 0;     // sum of the sequences' lengths
   int64_t sequences = 0;  // number of packed sequences
   int64_t longest = 0;    // tokens of the longest sequence
-  int64_t targets =
-      0;  // tokens for which something is to be predicted; 0 where that is not the task
+  // Tokens for which something is to be predicted; 0 where that is not the task.
+  int64_t targets = 0;
   int64_t label_words = 1;  // numbers that make up the label of a sequence
 };
 
@@ -94,8 +94,8 @@ struct Batch {
 struct StepContext {
   uint64_t seed = 0;
   bool training = false;  // dropout on
-  float loss_scale =
-      1.0f;  // 1 / targets in the whole step: micro-batches add up to the step's mean
+  // 1 / targets in the whole step: micro-batches add up to the step's mean.
+  float loss_scale = 1.0f;
 };
 
 // One execution of a node. Absent optional tensors have a null data pointer.
@@ -176,8 +176,8 @@ class GradientWriter {
  public:
   struct Target {
     ValueId value = kNoValue;
-    bool accumulate =
-        false;  // true: somebody wrote a share already (or it is a parameter's), so add (+=)
+    // True: somebody wrote a share already (or it is a parameter's), so add (+=).
+    bool accumulate = false;
     explicit operator bool() const { return value != kNoValue; }
   };
 

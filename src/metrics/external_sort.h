@@ -16,8 +16,8 @@
 
 namespace snug {
 
-inline constexpr size_t kSortBytes =
-    1 << 20;  // what a sort occupies, however many records it is given
+// What a sort occupies, however many records it is given.
+inline constexpr size_t kSortBytes = 1 << 20;
 
 template <class Record>  // plain bytes with a total order, operator<
 class ExternalSort {

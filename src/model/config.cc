@@ -80,8 +80,8 @@ constexpr RealField kGpt2Reals[] = {{"embd_pdrop", &ModelConfig::embedding_dropo
 // How a family writes its configuration.
 struct FamilyNames {
   Family family;
-  const char *model_type, *class_prefix, *activation,
-      *classifier_dropout;  // the last: null where it has none
+  // The last: null where it has none.
+  const char *model_type, *class_prefix, *activation, *classifier_dropout;
   std::span<const IntegerField> integers;
   std::span<const RealField> reals;
 };

@@ -25,8 +25,8 @@ size_t count(Family family, Head head, const std::vector<std::string>& entries) 
   return trained(family, head, entries).size();
 }
 
-constexpr size_t kPerLayer =
-    12;  // qkv, attention out, norm, in, out, norm: a weight and a bias each
+// qkv, attention out, norm, in, out, norm: a weight and a bias each.
+constexpr size_t kPerLayer = 12;
 constexpr size_t kBert = 5 + 4 * kPerLayer + 4;
 
 TEST(Freeze, NamesRangesAndPatterns) {
@@ -60,8 +60,8 @@ TEST(Freeze, RefusesWhatIsNotThere) {
   EXPECT_TRUE(refused(Family::kBert, Head::kClassifier, {"layers.2-9"}));
   EXPECT_TRUE(refused(Family::kBert, Head::kClassifier, {"embedding"}));
   EXPECT_TRUE(refused(Family::kBert, Head::kClassifier, {"all-but-head", "classifier", "pooler"}));
-  EXPECT_TRUE(
-      refused(Family::kGpt2, Head::kCausalLm, {"all-but-head"}));  // its head is the word table
+  // Its head is the word table.
+  EXPECT_TRUE(refused(Family::kGpt2, Head::kCausalLm, {"all-but-head"}));
 }
 
 TEST(Freeze, LeavesSomeOfTheAdapters) {

@@ -40,13 +40,13 @@ struct GraphOptions {
   DType compute = DType::kF32;  // of activations and of the factors of products
   LossOptions loss{};           // training and scoring
   int64_t head_chunk = 1024;    // target rows of a vocabulary's head whose logits exist at once
-  bool converts_weights =
-      false;  // factors are converted to the compute type when used, instead of kept as copies
+  // Factors are converted to the compute type when used, instead of kept as copies.
+  bool converts_weights = false;
   bool bf16_weights = false;  // trained matrices exist in bf16 alone
-  bool gradients_outside =
-      false;  // parameters' gradients are fetched and stored by segment, see ops/gradient_traffic.h
-  bool activations_outside =
-      false;  // what recomputed layers keep is stowed and fetched, see ops/activation_traffic.h
+  // Parameters' gradients are fetched and stored by segment, see ops/gradient_traffic.h.
+  bool gradients_outside = false;
+  // What recomputed layers keep is stowed and fetched, see ops/activation_traffic.h.
+  bool activations_outside = false;
   // Training begins behind so many frozen layers, with what kPrefix made of the micro-batch's texts
   // at some time before.
   int kept_layers = 0;

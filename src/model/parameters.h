@@ -27,16 +27,16 @@ struct Parameter {
   int64_t rows = 1, cols = 1;
   bool is_vector = false;  // one-dimensional in files
   Init init = Init::kNormal;
-  double init_scale =
-      1.0;  // of the configuration's deviation: GPT-2 begins with small outputs of its branches
+  // Of the configuration's deviation: GPT-2 begins with small outputs of its branches.
+  double init_scale = 1.0;
   bool decays = true;  // weight decay applies: not to biases and norms
-  bool is_factor =
-      false;  // a factor of products (and their biases): read in the type products compute in
+  // A factor of products (and their biases): read in the type products compute in.
+  bool is_factor = false;
   bool is_table = false;    // rows are looked up in fp32; with is_factor both are read
   int64_t padded_rows = 0;  // rows it occupies where more than it has: zeros that round a
                             // vocabulary for fast products
-  bool is_head =
-      false;  // may be missing in a pre-trained file: then it is made new, and that is said
+  // May be missing in a pre-trained file: then it is made new, and that is said.
+  bool is_head = false;
   bool is_adapter = false;  // LoRA's: trained beside the weights, kept in files of their own
   bool trained = true;      // false: frozen
   Stage stage = Stage::kEmbeddings;

@@ -11,8 +11,8 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kBufferFloats =
-    32 << 10;  // or one channel, where that is more; the plan counts it as heap
+// Or one channel, where that is more; the plan counts it as heap.
+constexpr int64_t kBufferFloats = 32 << 10;
 
 }  // namespace
 

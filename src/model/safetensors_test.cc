@@ -194,8 +194,8 @@ TEST(SafetensorsHeader, AMillionTensorsTakeSeconds) {
   ASSERT_LT(header.size(), kMaxSafetensorsHeaderBytes);
   const auto start = std::chrono::steady_clock::now();
   const SafetensorsHeader parsed = parse_safetensors_header(header, kTensors, "x");
-  EXPECT_LT(std::chrono::steady_clock::now() - start,
-            std::chrono::seconds(60));  // 2 s without sanitizers
+  // 2 s without sanitizers.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
   EXPECT_EQ(parsed.find("layer.999999.weight")->begin, 8 + header.size() + 999'999);
 }
 

@@ -15,8 +15,8 @@ namespace snug {
 struct TensorView {
   uint64_t offset = 0;  // bytes from the start of the file to the first element
   size_t width = 4;     // bytes of an element
-  std::vector<int64_t> shape,
-      strides;  // of equal length; strides count elements and are not negative
+  // Of equal length; strides count elements and are not negative.
+  std::vector<int64_t> shape, strides;
 
   uint64_t elements() const;
   bool is_contiguous() const;

@@ -126,8 +126,8 @@ TEST_F(TfCheckpointTest, RefusesBrokenTables) {
   expect_error(of(std::string("\5\1\0k", 4) + none), "an entry that reaches behind its block");
   expect_error(of(std::string("\0\7\0k", 4) + none), "an entry that reaches behind its block");
   expect_error(of(std::string("\0\1\7k", 4) + none), "an entry that reaches behind its block");
-  expect_error(of(std::string(11, '\xff') + none),
-               "an entry that reaches behind its block");  // overlong
+  // Overlong.
+  expect_error(of(std::string(11, '\xff') + none), "an entry that reaches behind its block");
   expect_error(of(std::string(9, '\xff') + "\x7f" + none),
                "an entry that reaches behind its block");  // more than 64 bits
   expect_error(of(block({{"", header(1)}, {"b", ""}, {"a", ""}})), "key \"a\" comes behind \"b\"");

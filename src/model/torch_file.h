@@ -29,8 +29,8 @@ class TorchFile final : public TensorFile {
   // Values under one key.
   struct Place {
     uint64_t offset = 0, bytes = 0;
-    const ZipRecord* record =
-        nullptr;  // whose checksum is checked before the first value is used; null in legacy files
+    // Whose checksum is checked before the first value is used; null in legacy files.
+    const ZipRecord* record = nullptr;
   };
   using FindPlace = std::function<Place(const PickleStorage&)>;
 

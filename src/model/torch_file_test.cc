@@ -111,8 +111,8 @@ std::string with_end(std::string bytes, size_t place, T value) {
 
 TEST_F(TorchFileTest, AcceptsWhatIsUnusualButLegal) {
   EXPECT_EQ(error_of(good_zip().build()), "");
-  EXPECT_EQ(error_of(Zip().add("data.pkl", good_pickle()).add("data/0", kSix).build()),
-            "");  // no folder, no byte order
+  // No folder, no byte order.
+  EXPECT_EQ(error_of(Zip().add("data.pkl", good_pickle()).add("data/0", kSix).build()), "");
   const std::string commented = with_end(good_zip().build(), 20, uint16_t(5)) + "hello";
   EXPECT_EQ(error_of(commented), "");
   // All checksums zero: torch.serialization.set_crc32_options(False).
@@ -215,8 +215,8 @@ TEST_F(TorchFileTest, ReadsZip64AndRefusesItsLies) {
 TEST_F(TorchFileTest, RefusesWhatIsNotAStateDict) {
   const auto of = [](const std::string& pickle) { return good_zip(pickle).build(); };
   expect_error(of(kStart + "]."), "holds a list, expected a state dict");
-  expect_error(of(kStart + std::string("]q\x00h\x00", 5) + "a."),
-               "holds a list");  // which holds itself
+  // Which holds itself.
+  expect_error(of(kStart + std::string("]q\x00h\x00", 5) + "a."), "holds a list");
   expect_error(of(state_dict("optimizer", "}")),
                "entry \"optimizer\" is a dict, expected a tensor");
   expect_error(of(state_dict("epoch", integer(3))), "entry \"epoch\" is an integer");

@@ -38,8 +38,8 @@ struct DropoutPlace {
 
 // Where a forward pass ends.
 struct Forward {
-  ValueId x =
-      kNoValue;  // the logits; the rows that meet a language model's vocabulary; or all tokens
+  // The logits; the rows that meet a language model's vocabulary; or all tokens.
+  ValueId x = kNoValue;
   int weight = -1, bias = -1;  // slots of the vocabulary's head; bias -1: none
 };
 
@@ -77,8 +77,8 @@ class Transformer : public Model {
     bool has_bias = true;
   };
   int add_table(const std::string& name, int64_t rows);
-  int add_words(const std::string& name,
-                bool is_factor);  // is_factor: the head of a language model too
+  // is_factor: the head of a language model too.
+  int add_words(const std::string& name, bool is_factor);
   LinearSlots add_linear(const std::string& name, const LinearShape& shape);
   // One product for several layers of the files, whose rows lie below each other.
   LinearSlots add_joined_linear(const std::string& name, const std::vector<std::string>& parts,

@@ -43,8 +43,8 @@ enum class PickleKind : uint8_t {
 
 struct PickleValue {
   PickleKind kind = PickleKind::kNone;
-  int64_t number =
-      0;  // a number or truth value; of names what they mean; of storages and tensors their index
+  // A number or truth value; of names what they mean; of storages and tensors their index.
+  int64_t number = 0;
   std::string text{};             // of big integers their bytes
   std::vector<uint32_t> items{};  // indices of values; of dictionaries keys and values in turn
 };

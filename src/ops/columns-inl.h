@@ -26,8 +26,8 @@ namespace snug::HWY_NAMESPACE {
 template <class Term>
 HWY_INLINE void add_column_sums(int64_t rows, size_t begin, size_t end, float* first, float* second,
                                 const Term& term) {
-  constexpr size_t kStrip =
-      1024;  // long enough to read rows in streams, short enough for the first-level cache
+  // Long enough to read rows in streams, short enough for the first-level cache.
+  constexpr size_t kStrip = 1024;
   constexpr int64_t kBlock = 32;
   const FloatTag d;
   HWY_ALIGN float block[2][kStrip + 16], total[2][kStrip];  // the last vector may be a part

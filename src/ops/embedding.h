@@ -16,8 +16,8 @@ struct EmbeddingSpec {
   float dropout = 0.0f;
   uint32_t site = 0;            // names the dropout mask
   int64_t position_offset = 0;  // row of position 0 in its table: RoBERTa's begins at 2
-  int64_t padding_id =
-      -1;  // the word row that gets no gradient, as PyTorch's padding_idx; -1: none
+  // The word row that gets no gradient, as PyTorch's padding_idx; -1: none.
+  int64_t padding_id = -1;
 };
 
 // inputs {word[vocab, hidden], position[positions, hidden], type[types, hidden] (optional),

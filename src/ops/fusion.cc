@@ -109,8 +109,8 @@ size_t slope_input(const Node& node) {
 }  // namespace
 
 void keep_slopes(Graph& graph) {
-  std::vector<bool> stays(graph.values().size(),
-                          false);  // whoever else reads or writes it needs it as it is
+  // Whoever else reads or writes it needs it as it is.
+  std::vector<bool> stays(graph.values().size(), false);
   const auto stay = [&](ValueId v) {
     if (v != kNoValue) stays[size_t(v)] = true;
   };

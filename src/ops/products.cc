@@ -108,8 +108,8 @@ void warm_up_products(int64_t largest_dim, int64_t rows) {
         (longest >= kInnerLimit && inner <= kInnerLimit / 2)) {
       continue;
     }
-    multiply(whole, inner,
-             block);  // which is packed whole where there are more columns than a block
+    // Which is packed whole where there are more columns than a block.
+    multiply(whole, inner, block);
     multiply(std::min(rows, kBlockLimit), inner, wide);
     // Of few rows, threads share the columns; of many, the rows, and each has all columns.
     for (int64_t columns = kStep; columns <= block; columns += kStep) {

@@ -114,10 +114,10 @@ TEST(ProductsDeathTest, LeaveMemoryAloneAfterWarmUp) {
     EXPECT_EXIT(measure_growth(threads, 512, 64, 512), testing::ExitedWithCode(0), "grew by");
     EXPECT_EXIT(measure_growth(threads, 512, 3000, 512), testing::ExitedWithCode(0), "grew by");
     if (threads != 2) return;
-    EXPECT_EXIT(measure_growth(threads, 50257, 1024, 32), testing::ExitedWithCode(0),
-                "grew by");  // a vocabulary
-    EXPECT_EXIT(measure_growth(threads, 256, 90000, 64), testing::ExitedWithCode(0),
-                "grew by");  // a large step
+    // A vocabulary.
+    EXPECT_EXIT(measure_growth(threads, 50257, 1024, 32), testing::ExitedWithCode(0), "grew by");
+    // A large step.
+    EXPECT_EXIT(measure_growth(threads, 256, 90000, 64), testing::ExitedWithCode(0), "grew by");
   };
   for (int threads : {1, 2, 3}) check(threads);
   for (const char* kernels : other_kernels()) {

@@ -41,8 +41,8 @@ Node node_of(OpHarness& h, Activation activation, const Shape& shape, bool bias 
   Node node = {.op = quantized_linear({activation}),
                .inputs = {kNoValue, w, scales, bias ? h.random(1, shape.out) : kNoValue},
                .outputs = {h.value(shape.rows, shape.out)}};
-  node.inputs[0] = h.random(
-      shape.rows, shape.in);  // last, so that its first rows do not depend on how many there are
+  // Last, so that its first rows do not depend on how many there are.
+  node.inputs[0] = h.random(shape.rows, shape.in);
   if (keeps_pre_activation(activation)) node.outputs.push_back(h.value(shape.rows, shape.out));
   return node;
 }

@@ -23,12 +23,12 @@
 namespace snug {
 
 inline constexpr size_t kRowBlock = 192;  // rows of x that are quantised and multiplied at a time
-inline constexpr size_t kStripColumns =
-    32;  // output channels that one thread does at a time: panels of any target fit
+// Output channels that one thread does at a time: panels of any target fit.
+inline constexpr size_t kStripColumns = 32;
 inline constexpr size_t kFewRows = 6;  // up to so many rows the weights are read where they are
 inline constexpr size_t kTileRows = 6;
-inline constexpr size_t kQuad =
-    4;  // inputs that belong together: four bytes, or two pairs of 16 bits
+// Inputs that belong together: four bytes, or two pairs of 16 bits.
+inline constexpr size_t kQuad = 4;
 
 // Whole vectors of 16-bit values.
 constexpr size_t padded_inputs(size_t in) { return (in + 31) / 32 * 32; }
@@ -403,8 +403,8 @@ namespace {
 HWY_EXPORT(QuantizedProduct);
 
 constexpr int64_t kMostInputs = 65536;  // of which sums of 255 * 127 stay below 2^31
-constexpr int64_t kDequantizedRows =
-    256;  // of the weight at a time: as deep as products need to be fast
+// Of the weight at a time: as deep as products need to be fast.
+constexpr int64_t kDequantizedRows = 256;
 
 }  // namespace
 

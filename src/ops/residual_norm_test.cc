@@ -233,8 +233,8 @@ TEST(LayerNorm, MatchesReference) {
                   beta = h.doubles(node.inputs[2]);
     h.forward(node);
     const Doubles y = reference.forward(x, gamma, beta);
-    const double relative =
-        32.0 * kEps * largest(x) * reference.largest_rstd;  // as for residual_norm
+    // As for residual_norm.
+    const double relative = 32.0 * kEps * largest(x) * reference.largest_rstd;
     EXPECT_TRUE(close("y", h.doubles(node.outputs[0]), y, relative * (1.0 + largest(y)), 4));
     const Doubles dy = h.doubles(h.upstream(node.outputs[0]));
     h.want(node.inputs[0], accumulate);

@@ -9,8 +9,8 @@
 
 namespace snug {
 
-inline constexpr int64_t kSpanEnds =
-    2;  // columns of logits and words of a label: the first and the last token
+// Columns of logits and words of a label: the first and the last token.
+inline constexpr int64_t kSpanEnds = 2;
 
 // inputs {logits[tokens, 2]}
 // outputs {loss[1, 1] fp64, += loss_scale * sum over sequences of (-log p(first) - log p(last)) /

@@ -91,8 +91,8 @@ HWY_NOINLINE void tile_panel(const TileProduct& t, size_t column, size_t first, 
 }
 
 HWY_INLINE void tile_product(const TileProduct& t) {
-  constexpr size_t kInner =
-      256;  // rows of b per pass: a panel of them stays in the first-level cache
+  // Rows of b per pass: a panel of them stays in the first-level cache.
+  constexpr size_t kInner = 256;
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
   for (size_t first = 0; first < t.inner; first += kInner) {

@@ -78,8 +78,8 @@ double DistilledLossRow(const DistilledRow& row, const Distillation& distillatio
   const double at_target = row.logits[row.target], temperature = distillation.temperature,
                alpha = distillation.alpha;
   const FloatVector inverse = hn::Set(d, 1.0f / distillation.temperature);
-  double hard = 0.0, soft = 0.0,
-         taught = 0.0;  // sums of exponentials, the last two of logits / temperature
+  // Sums of exponentials, the last two of logits / temperature.
+  double hard = 0.0, soft = 0.0, taught = 0.0;
   for (size_t strip = 0; strip < row.vocabulary; strip += kStrip) {
     FloatVector hard_part = hn::Zero(d), soft_part = hn::Zero(d), taught_part = hn::Zero(d);
     over_row(std::min(kStrip, row.vocabulary - strip), [&](size_t i, auto access) HWY_ATTR {

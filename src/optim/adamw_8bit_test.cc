@@ -89,8 +89,8 @@ TEST(AdamW8Bit, IsAdamWButForTheStoredMoments) {
           ASSERT_NEAR(p.first(i), m[i], 0.51 * m_error) << i << " of " << n;
           const double v_error = gap(kPositives, std::sqrt(double(v[i])) / v_largest) * v_largest;
           ASSERT_NEAR(p.root(i), std::sqrt(v[i]), 1.01 * v_error) << i << " of " << n;
-          ASSERT_EQ(p.root(i) > 0.0f, v[i] > 0.0f)
-              << i << " of " << n;  // nothing is divided by zero that was not before
+          // Nothing is divided by zero that was not before.
+          ASSERT_EQ(p.root(i) > 0.0f, v[i] > 0.0f) << i << " of " << n;
         }
       }
     }

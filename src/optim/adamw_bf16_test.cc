@@ -71,8 +71,8 @@ TEST(AdamWBf16, IsAdamWRoundedByItsDraws) {
       check(p.w, w, RoundedArray::kWeights);
       check(p.m(), m, RoundedArray::kFirstMoments);
       check(p.v(), v, RoundedArray::kSecondMoments);
-      EXPECT_LE(different, n / 200)
-          << n;  // an element at the end of a row may round its last bit otherwise
+      // An element at the end of a row may round its last bit otherwise.
+      EXPECT_LE(different, n / 200) << n;
     }
   }
 }

@@ -69,8 +69,8 @@ TEST(Optimizer, StateIsAsSmallAsPromised) {
       EXPECT_FALSE(keeps_bfloat16(optimizer, *p));
     }
   }
-  EXPECT_EQ(state_format(Optimizer::kAdamW8Bit, matrix(2, 768)),
-            StateFormat::kMoments);  // too small to be worth it
+  // Too small to be worth it.
+  EXPECT_EQ(state_format(Optimizer::kAdamW8Bit, matrix(2, 768)), StateFormat::kMoments);
   EXPECT_TRUE(keeps_bfloat16(Optimizer::kAdamWBf16, m));
   for (Optimizer optimizer : kAll) {
     for (const Parameter& p : {m, v, t, matrix(3, 7), vector(5)}) {

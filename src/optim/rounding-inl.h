@@ -22,8 +22,8 @@ namespace snug::HWY_NAMESPACE {
 // Updates that draw walk over this many elements at a time.
 inline constexpr size_t kStrip = 256;
 
-using FloatTag =
-    hn::CappedTag<float, 16>;  // at most 16 lanes: a strip holds whole vectors on every target
+// At most 16 lanes: a strip holds whole vectors on every target.
+using FloatTag = hn::CappedTag<float, 16>;
 using FloatVector = hn::Vec<FloatTag>;
 
 // The draws of elements [first, first + kStrip); first is a multiple of eight.

@@ -14,8 +14,8 @@ namespace snug {
 
 enum class RoundedArray : uint32_t { kWeights, kFirstMoments, kSecondMoments };
 
-inline constexpr int kRoundingRounds =
-    7;  // the fewest that pass every test of the generator's authors
+// The fewest that pass every test of the generator's authors.
+inline constexpr int kRoundingRounds = 7;
 
 // All draws of one parameter in one step.
 struct RoundingDraws {

@@ -28,8 +28,8 @@ struct Stretch {
 struct ParameterPlace {
   size_t weight = kNoOffset;  // fp32; int8 where it is quantised
   size_t scales = kNoOffset;  // of int8
-  size_t copy =
-      kNoOffset;  // in the compute type, or the weight itself where it exists in bf16 alone
+  // In the compute type, or the weight itself where it exists in bf16 alone.
+  size_t copy = kNoOffset;
   size_t gradient = kNoOffset;  // fp32
   size_t state = kNoOffset;     // the optimizer's
   // The same outside of the arena.

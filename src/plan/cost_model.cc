@@ -30,8 +30,8 @@ constexpr double kBusBytesPerSecond = 60e9, kFileBytesPerSecond = 1.5e9;
 // One direction of the bus alone, by the engines that copy; and what it takes to start a copy and
 // to wait for its end.
 constexpr double kCopyBytesPerSecond = 50e9, kCopySeconds = 8e-6;
-constexpr double kUpdateBytes =
-    28;  // a parameter: weight, gradient and moments read, all but the gradient written
+// A parameter: weight, gradient and moments read, all but the gradient written.
+constexpr double kUpdateBytes = 28;
 
 size_t index_of(Part part) {
   return size_t(std::ranges::find(kPartNames, part, &PartName::part) - kPartNames.begin());

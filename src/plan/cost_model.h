@@ -16,10 +16,10 @@ struct PlanRequest;
 // In seconds.
 struct Speed {
   bool measured = false;
-  double pass_layer = 0,
-         pass_rest = 0;  // a micro-batch, whatever its size: weights are read, kernels launched
-  double token_layer = 0,
-         token_rest = 0;  // a token, forward and backward: in one layer; in embeddings and head
+  // A micro-batch, whatever its size: weights are read, kernels launched.
+  double pass_layer = 0, pass_rest = 0;
+  // A token, forward and backward: in one layer; in embeddings and head.
+  double token_layer = 0, token_rest = 0;
   // By layer, of token_layer and pass_layer: frozen weights have no gradient, and layers with
   // nothing trained in or before them no backward at all.
   std::vector<double> shares;

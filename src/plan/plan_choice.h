@@ -23,15 +23,15 @@ struct Workload {
   int64_t batch_size = 0;   // examples of a step
   int64_t longest = 0;      // tokens of the longest example
   int64_t step_tokens = 0;  // most tokens a step can have
-  int64_t mean_length =
-      0;  // tokens of an example on average: how well micro-batches fill; 0: not known
+  // Tokens of an example on average: how well micro-batches fill; 0: not known.
+  int64_t mean_length = 0;
   int64_t sequences_per_example = 1;  // at most
   int64_t label_words = 1;            // of a sequence
   TargetRule target_rule = TargetRule::kNone;
   double masked_share = 0;
   double epochs = 1;  // how often an example is seen
-  bool one_size =
-      false;  // every micro-batch has as many tokens as it can: a device prepares for nothing less
+  // Every micro-batch has as many tokens as it can: a device prepares for nothing less.
+  bool one_size = false;
 
   bool lengths_vary() const { return 10 * mean_length < 9 * longest; }
   // The most that a micro-batch of so many tokens can have.

@@ -23,20 +23,20 @@ namespace snug {
 
 // What the process needs besides the arena.
 struct ProcessFacts {
-  uint64_t overhead_bytes =
-      0;  // occupied before snug asks for anything: program, libraries, tokenizer
-  uint64_t startup_peak_bytes =
-      0;  // the most the process has occupied so far (reading the tokenizer, the data)
+  // Occupied before snug asks for anything: program, libraries, tokenizer.
+  uint64_t overhead_bytes = 0;
+  // The most the process has occupied so far (reading the tokenizer, the data).
+  uint64_t startup_peak_bytes = 0;
   // Buffers of the data pipeline and of file input and output for a given capacity.
   std::function<uint64_t(const Dims& capacity)> buffer_bytes;
-  uint64_t host_bytes =
-      0;  // where the device is not the host: what the process occupies there besides buffers
+  // Where the device is not the host: what the process occupies there besides buffers.
+  uint64_t host_bytes = 0;
   uint64_t slack_bytes = 0;  // growth that no table counts
   // What launching so many nodes for micro-batches of this capacity takes besides; branches: with
   // copies beside them. Empty: nothing.
   std::function<uint64_t(const Dims& capacity, size_t nodes, bool branches)> launch_bytes;
-  uint64_t tolerance_bytes =
-      0;  // by which two starts of one program differ: the printed minimum leaves it
+  // By which two starts of one program differ: the printed minimum leaves it.
+  uint64_t tolerance_bytes = 0;
   uint64_t arena_granule = 1;  // the device gives memory in multiples of this
   // What the device keeps inside the arena besides tensors; empty: nothing.
   std::function<size_t(const Dims& capacity)> table_bytes;
@@ -49,14 +49,14 @@ struct PlanRequest {
   Workload workload;
   ProcessFacts process;
   uint64_t budget_bytes = 0;
-  uint64_t host_budget_bytes =
-      std::numeric_limits<uint64_t>::max();  // beside a GPU: of the process's other memory
+  // Beside a GPU: of the process's other memory.
+  uint64_t host_budget_bytes = std::numeric_limits<uint64_t>::max();
   Device device;
   std::optional<Speed> speed;  // measured on the device; empty: derived
   std::optional<Recomputation> pinned_recompute;
   std::optional<Offload> pinned_offload;
-  bool activations_outside =
-      false;  // with a pinned offload; then all layers are recomputed, if nothing else is pinned
+  // With a pinned offload; then all layers are recomputed, if nothing else is pinned.
+  bool activations_outside = false;
   std::optional<int64_t> pinned_capacity;   // tokens
   std::optional<PlanChoice> pinned_choice;  // all of it: a resumed run's
 };
@@ -76,8 +76,8 @@ struct Plan {
   int layers = 0;
   int kept_layers = 0;        // of GraphOptions
   int64_t micro_batches = 0;  // of a step with the most tokens
-  double step_seconds =
-      0;  // of average length; a prediction only where the request's speed was measured
+  // Of average length; a prediction only where the request's speed was measured.
+  double step_seconds = 0;
   std::optional<double> tokens_per_second;  // that prediction
   std::vector<PlanItem> items;              // at the moment of the peak; they add up to peak_bytes
 

@@ -31,8 +31,8 @@ struct TextEnds {
 Templates plain_templates();                        // A; A B, the second with type 1
 Templates bert_templates(const TextEnds& ends);     // [CLS] A [SEP]; [CLS] A [SEP] B [SEP]
 Templates roberta_templates(const TextEnds& ends);  // <s> A </s>; <s> A </s></s> B </s>, all type 0
-Templates xlnet_templates(
-    const TextEnds& ends);            // A <sep> <cls>; A <sep> B <sep> <cls>, <cls> type 2
+// A <sep> <cls>; A <sep> B <sep> <cls>, <cls> type 2.
+Templates xlnet_templates(const TextEnds& ends);
 Templates t5_templates(int32_t end);  // A </s>; A </s> B </s>, all type 0
 size_t count_specials(const Template& pieces);
 // Every id that is inserted must exist (kInput).

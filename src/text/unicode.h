@@ -72,8 +72,8 @@ size_t decompose(char32_t c, CodePoints& out);  // full canonical decomposition;
 using LongCodePoints = std::array<char32_t, 18>;
 size_t decompose_compatibly(char32_t c, LongCodePoints& out);  // NFKD, of any character
 char32_t compose(char32_t first, char32_t second);             // 0: they do not compose
-size_t to_lower_case(
-    char32_t c, CodePoints& out);     // without context: a final sigma stays medial; for kCharUpper
+// Without context: a final sigma stays medial; for kCharUpper.
+size_t to_lower_case(char32_t c, CodePoints& out);
 uint8_t combining_class(char32_t c);  // for kCharNonStarter
 bool is_word_char(char32_t c);        // \w of a Unicode regular expression
 

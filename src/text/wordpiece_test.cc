@@ -217,8 +217,8 @@ TEST(WordPiece, RandomBytesAreSafeAndRepeatable) {
 
 TEST(WordPiece, FingerprintFollowsBehaviour) {
   EXPECT_EQ(small()->fingerprint(), small()->fingerprint());
-  EXPECT_EQ(small()->fingerprint(),
-            small({{"strip_accents", true}})->fingerprint());  // what null means anyway
+  // What null means anyway.
+  EXPECT_EQ(small()->fingerprint(), small({{"strip_accents", true}})->fingerprint());
   EXPECT_NE(small()->fingerprint(), small({{"do_lower_case", false}})->fingerprint());
   EXPECT_NE(parse_vocab("[PAD]\n[UNK]\n[CLS]\n[SEP]\nab\nc\n", "v")->fingerprint(),
             parse_vocab("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nbc\n", "v")->fingerprint());

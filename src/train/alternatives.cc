@@ -49,8 +49,8 @@ std::vector<Change> changes(const TrainingJob& job) {
   add_parts(list, job.options);
   list.push_back({"--precision bf16", [](TrainOptions& o) { o.precision = "bf16"; }});
   list.push_back({"--precision fp16", [](TrainOptions& o) { o.precision = "fp16"; }});
-  const bool by_blocks =
-      job.task == Task::kClm && job.options.max_length == 0;  // the flag that goes with those given
+  // The flag that goes with those given.
+  const bool by_blocks = job.task == Task::kClm && job.options.max_length == 0;
   const char* const length_flag = by_blocks ? "--block-size" : "--max-length";
   for (const int64_t length : {512, 256, 128, 64, 32}) {
     if (length >= job.plan.workload.longest) continue;

@@ -123,8 +123,8 @@ class Stopwatch {
     const auto engine = platform_.make_engine(*model, plan, /*seed=*/1);
     fill(*engine, *model);
     const BatchBuilder tokens_of_pass = made_up(texts, config.vocab_size, dims.targets);
-    const std::vector<int32_t> labels(
-        size_t(texts * dims.label_words));  // zero is a label of every task
+    // Zero is a label of every task.
+    const std::vector<int32_t> labels(size_t(texts * dims.label_words));
     Batch batch = tokens_of_pass.view();
     batch.labels = labels.data();
     batch.dims.label_words = dims.label_words;

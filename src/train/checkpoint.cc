@@ -23,8 +23,8 @@ constexpr const char* kFormat = "snug-checkpoint";
 constexpr int kVersion = 1;
 constexpr const char* kTensorFile = "tensors.safetensors";
 constexpr const char* kManifestFile = "manifest.json";
-constexpr uint64_t kSlackBytes =
-    1 << 20;  // folder entries and block rounding, beyond the files' own bytes
+// Folder entries and block rounding, beyond the files' own bytes.
+constexpr uint64_t kSlackBytes = 1 << 20;
 // While a step is saved again, the old folder of that step waits under this name until the new one
 // is in place.
 constexpr std::string_view kReplaced = ".replaced";

@@ -39,8 +39,8 @@ struct FilesReport {
   uint64_t duplicates = 0;                 // rows whose text an earlier one has
   uint64_t contradictions = 0;             // texts that have several labels
 
-  uint32_t percentile(
-      double share) const;  // the length that this share of the rows does not exceed
+  // The length that this share of the rows does not exceed.
+  uint32_t percentile(double share) const;
   uint64_t longer_than(size_t length) const;
 };
 

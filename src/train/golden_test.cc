@@ -343,8 +343,8 @@ void GoldenSteps::expect_gradients(size_t parameters) const {
     for (const ParameterPart& part : parameter.parts) {
       const auto got = ours.first(size_t(part.rows * (parameter.is_vector ? 1 : parameter.cols)));
       ours = ours.subspan(got.size());
-      const double norm = expected.at(part.name)[0],
-                   tolerance = 1e-5 * norm + 1e-7 * total;  // as above
+      // As above.
+      const double norm = expected.at(part.name)[0], tolerance = 1e-5 * norm + 1e-7 * total;
       double sum = 0;
       for (size_t n = 0; n < got.size(); ++n) sum += double(got[n]) * std::cos(double(n));
       EXPECT_NEAR(norm_of(got), norm, tolerance) << part.name;
@@ -376,8 +376,8 @@ TEST_P(HeadGolden, WhatHasNoLabelAddsNothing) {
     accumulate(*engine, rows);
     MicroBatch unlabelled;
     unlabelled.rows.add(rows[4]["ids"].get<std::vector<int32_t>>(), {}, -1, 7);
-    unlabelled.labels.assign(size_t(label_words(model_->config(), model_->head(), loss_)),
-                             -1);  // as a number: NaN
+    // As a number: NaN.
+    unlabelled.labels.assign(size_t(label_words(model_->config(), model_->head(), loss_)), -1);
     if (more) engine->accumulate(unlabelled.view());
     return update(*engine, 1);
   };

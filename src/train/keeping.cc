@@ -17,8 +17,8 @@ bool has_dropout(const ModelConfig& config) {
 uint64_t free_bytes(const std::filesystem::path& folder) {
   std::error_code error;
   const auto space = std::filesystem::space(folder, error);
-  return error ? std::numeric_limits<uint64_t>::max()
-               : space.available;  // taking the room will say what is wrong
+  // Taking the room will say what is wrong.
+  return error ? std::numeric_limits<uint64_t>::max() : space.available;
 }
 
 }  // namespace

@@ -39,8 +39,8 @@ class KeptStates {
 
   // One row's.
   void keep(uint64_t row, std::span<const std::byte> states);
-  size_t read(uint64_t row,
-              std::span<std::byte> to) const;  // into the beginning of `to`; returns how many bytes
+  // Into the beginning of `to`; returns how many bytes.
+  size_t read(uint64_t row, std::span<std::byte> to) const;
 
  private:
   // At the beginning of the file, one for each row.

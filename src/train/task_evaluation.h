@@ -61,8 +61,8 @@ class FileEvaluation {
   // "examples".
   MetricValues run(const std::vector<std::filesystem::path>& files, uint64_t most);
   MetricValues run(const Dataset& data);
-  std::set<std::string> metric_names()
-      const;  // that run() may give, besides "examples"; before the first one
+  // That run() may give, besides "examples"; before the first one.
+  std::set<std::string> metric_names() const;
   ScoreReport report() { return evaluation_->metrics().report(); }
   uint64_t long_rows() const { return long_rows_; }  // of the last run: longer than max_length
 

@@ -38,8 +38,8 @@ void check_vocabulary(const ModelFolder& teacher, const ModelFolder& student) {
          "{}: config.json says vocab_size {}, the student's {}; their heads must be of one size",
          path, teacher.config.vocab_size, student.config.vocab_size);
   }
-  const bool has_types =
-      teacher.config.type_vocab_size > 0;  // without, it makes no difference between them
+  // Without, it makes no difference between them.
+  const bool has_types = teacher.config.type_vocab_size > 0;
   if (has_types && teacher.config.type_vocab_size < student.config.type_vocab_size) {
     fail(ErrorKind::kInput,
          "{}: config.json says type_vocab_size {}, the student's {}; the teacher must know as many "

@@ -263,8 +263,8 @@ void Trainer::check_same_teacher(const Json& before) const {
 
 void Trainer::check_same_run(const Json& state) const {
   const Json now = fingerprint();
-  check_same_teacher(state.at("run").value(
-      "distillation", Json()));  // first: its labels are part of how data is read
+  // First: its labels are part of how data is read.
+  check_same_teacher(state.at("run").value("distillation", Json()));
   for (const auto& [name, value] : state.at("run").items()) {
     if (now.at(name) == value) continue;
     if (name == "data") {
@@ -494,8 +494,8 @@ TrainSummary Trainer::run() {
         last_saved = done;
       }
       if (evaluates || saves) {
-        last_finish_ =
-            Clock::now();  // a step's seconds have the waiting for data in them, not these
+        // A step's seconds have the waiting for data in them, not these.
+        last_finish_ = Clock::now();
       }
       if (signals.stop_requested() && !last) {
         finish(0);

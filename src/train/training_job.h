@@ -43,8 +43,8 @@ struct TrainingJob {
 
   BatchOptions train_batches(uint64_t first_step) const;
   BatchOptions filling_batches() const;  // of train->unmixed(), to keep what frozen layers give
-  BatchOptions validation_batches()
-      const;  // of a language model: one pass after another, without end
+  // Of a language model: one pass after another, without end.
+  BatchOptions validation_batches() const;
   LossOptions loss() const {
     return {.label_smoothing = float(options.label_smoothing), .weighted = !class_weights.empty()};
   }

@@ -18,8 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   if (config.hidden_size % config.num_attention_heads != 0 || config.max_length() < 1) std::abort();
   // No Error is expected from here on.
-  const snug::Head head =
-      config.labels.empty() ? snug::Head::kNone : snug::Head::kClassifier;  // which has classes
+  // Which has classes.
+  const snug::Head head = config.labels.empty() ? snug::Head::kNone : snug::Head::kClassifier;
   const snug::ModelConfig again =
       snug::parse_config(snug::to_json(config, head), "written config.json");
   const bool same = again.labels == config.labels && again.vocab_size == config.vocab_size &&
