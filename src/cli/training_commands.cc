@@ -59,9 +59,9 @@ void add_data_flags(CLI::App& command, TrainingFlags& flags) {
   add_files_option(command, spellings("--validation,--validation-file"), o.validation,
                    "validation data, one or several files");
   command.add_option(spellings("--validation-split-percentage"), o.validation_split_percentage,
-                     "without --validation: this share of the training data is kept for it, its "
-                     "end in clm and mlm, else texts "
-                     "chosen by the seed [clm and mlm: 5, else 0]");
+                     "without --validation: this share of the training data is kept for it, the "
+                     "end of each file in clm and mlm, else texts chosen by the seed [clm and "
+                     "mlm: 5, else 0]");
   command
       .add_option(spellings("--max-train-samples"), o.max_train_samples,
                   "train on the first so many texts alone; 0: all")
