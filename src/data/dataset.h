@@ -129,8 +129,6 @@ class Dataset {
     bool continues = false;  // as in Example
   };
   Origin origin(uint64_t row) const;
-  // The first row from there on that does not continue another.
-  uint64_t text_begin(uint64_t row) const;
 
  private:
   friend class RowWindow;  // reads rows
@@ -145,6 +143,8 @@ class Dataset {
   uint64_t place_of(uint64_t row) const;  // in all files
   void add_range(uint64_t first, uint64_t count);
   void add_rows(const Dataset& other, uint64_t begin, uint64_t end);  // of the same files
+  // The first row from there on that does not continue another.
+  uint64_t text_begin(uint64_t row) const;
   bool has_windows() const;
   uint64_t rows_before_file(size_t file) const;  // of this dataset
 
