@@ -19,4 +19,17 @@ uint16_t float_to_half(float value);  // round to nearest even
 inline float bfloat16_to_float(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 uint16_t float_to_bfloat16(float value);  // round to nearest even, NaN stays NaN
 
+// The bits of an fp32 number as those of the nearest bf16 number, ties away from zero, and 16 more
+// that say how far it is from that. Both together are exact; every NaN becomes the same.
+struct FloatHalves {
+  uint16_t upper = 0, lower = 0;
+};
+constexpr FloatHalves split_float(uint32_t bits) {
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return {0x7fc0, 0};
+  return {uint16_t((bits + 0x8000u) >> 16), uint16_t(bits)};
+}
+constexpr uint32_t join_float(FloatHalves halves) {
+  return (uint32_t{halves.upper} << 16) + uint32_t(int32_t(int16_t(halves.lower)));
+}
+
 }  // namespace snug

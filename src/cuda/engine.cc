@@ -257,7 +257,7 @@ UpdateArguments CudaEngine::update_arguments() const {
           .loss = step_.executor->scalar(step_.source->loss),
           .result = table<UpdateResult>(tables_.result),
           .partials = table<double>(tables_.partials),
-          .nonzero = table<uint8_t>(tables_.nonzero)};
+          .seen = table<uint8_t>(tables_.seen)};
 }
 
 void CudaEngine::update(const OptimizerStep& given, double max_gradient_norm) {
@@ -279,6 +279,11 @@ void CudaEngine::update(const OptimizerStep& given, double max_gradient_norm) {
   SNUG_CHECK(running_.size() < updates_.size());
   running_.push_back(next_update_);
   next_update_ = (next_update_ + 1) % updates_.size();
+  if (fresh_state_) {
+    SNUG_CUDA(cudaMemsetAsync(table<uint8_t>(tables_.seen), given.step == 1 ? 0 : 0xff,
+                              tables_.chunk_count * kSeenBytes, gpu_.stream()));
+    fresh_state_ = false;
+  }
   std::memcpy(slot.buffer.data(), &factors, sizeof(factors));
   SNUG_CUDA(cudaMemcpyAsync(table<UpdateFactors>(tables_.factors), slot.buffer.data(),
                             sizeof(factors), cudaMemcpyHostToDevice, gpu_.stream()));
@@ -348,10 +353,11 @@ std::span<const float> CudaEngine::result() {
 }
 
 void CudaEngine::weights_changed() {
+  fresh_state_ = true;
   for (size_t i = 0; i < model_.parameters().size(); ++i) {
     const ParameterPlace& place = plan_.layout.parameters[i];
     const bool away = place.outside_weight != kNoOffset;
-    if ((place.weight == kNoOffset && !away) || place.copy == kNoOffset) continue;
+    if ((place.weight == kNoOffset && !away) || place.copy == kNoOffset || place.split) continue;
     const Parameter& parameter = model_.parameters()[i];
     std::byte* const exact =
         away ? outside_.base() + place.outside_weight : arena_.base() + place.weight;

@@ -109,6 +109,7 @@ class CudaEngine : public Engine {
   std::deque<size_t> running_;  // slots of updates whose results are still to come
   std::vector<uint64_t> sort_keys_;
   std::vector<float> result_;
+  bool fresh_state_ = true;    // the optimizer's state was written since the last update
   int passes_ = 0;             // micro-batches of the step so far
   float target_share_ = 1.0f;  // 1 / targets of the step
   LossScale loss_scale_;

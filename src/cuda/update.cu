@@ -14,7 +14,7 @@ __device__ inline bool is_zero(const float4& f) {  // not minus zero
 // fp32 within a chunk, where a thread adds few squares, fp64 across.
 __global__ void __launch_bounds__(kUpdateBlock)
     squares_kernel(const std::byte* arena, const UpdateChunk* chunks, int64_t chunk_count,
-                   double* partials, uint8_t* nonzero) {
+                   double* partials, uint8_t* seen) {
   double total = 0.0;
   for (int64_t c = blockIdx.x; c < chunk_count; c += gridDim.x) {
     const int count = chunks[c].count;
@@ -31,14 +31,15 @@ __global__ void __launch_bounds__(kUpdateBlock)
       const float4 f = fours[v];
       sum += fmaf(f.x, f.x, f.y * f.y) + fmaf(f.z, f.z, f.w * f.w);
     }
-    if (nonzero) {
+    if (seen) {
       uint32_t found = 0;
 #pragma unroll
       for (int v = 0; v < kChunkFours; ++v) {
         found |= uint32_t(__any_sync(0xffffffffu, !is_zero(fours[v]))) << v;
       }
       if (threadIdx.x % kWarp == 0) {
-        nonzero[c * kNonzeroBytes + threadIdx.x / kWarp] = uint8_t(found);
+        uint8_t& byte = seen[c * kSeenBytes + threadIdx.x / kWarp];
+        byte = SeenGradients(byte).after(found).bits;
       }
     }
     const int rest = count % kFour;  // behind the last whole vector
@@ -74,7 +75,7 @@ void launch_update(const UpdateArguments& arguments, cudaStream_t stream) {
   if (partials > 0) {
     squares_kernel<<<unsigned(partials), kUpdateBlock, 0, stream>>>(
         arguments.arena, arguments.chunks, arguments.chunk_count, arguments.partials,
-        arguments.nonzero);
+        arguments.seen);
     SNUG_CUDA_LAUNCHED("squares");
   }
   decide_kernel<<<1, kNormPartials, 0, stream>>>(arguments.partials, partials, arguments.factors,

@@ -2,6 +2,9 @@
 // whether the update applies, and the factor of clipping, are in the result that the norm left.
 #pragma once
 
+#include <type_traits>
+
+#include "core/dtype.h"
 #include "cuda/check.h"
 #include "cuda/rows.cuh"
 #include "cuda/update.h"
@@ -26,14 +29,10 @@ struct UpdateCall {
   const UpdateChunk* chunks;
   const UpdateFactors* factors;
   const UpdateResult* result;
-  const uint8_t* nonzero;
+  const uint8_t* seen;
 
   explicit UpdateCall(const UpdateArguments& a)
-      : arena(a.arena),
-        chunks(a.chunks),
-        factors(a.factors),
-        result(a.result),
-        nonzero(a.nonzero) {}
+      : arena(a.arena), chunks(a.chunks), factors(a.factors), result(a.result), seen(a.seen) {}
 
   template <class T>
   __device__ T* at(int64_t offset) const {
@@ -74,6 +73,88 @@ __device__ inline void store_copy(C* copy, int i, const float4& w) {
   }
 }
 
+// Two neighbouring numbers in their halves, see split_float().
+struct HalfPairs {
+  uint32_t upper, lower;
+
+  __device__ HalfPairs(uint32_t upper, uint32_t lower) : upper(upper), lower(lower) {}
+  __device__ HalfPairs(float first, float second) {
+    const uint32_t bits[2] = {of_number(first), of_number(second)};
+    upper = __byte_perm(bits[0] + 0x8000u, bits[1] + 0x8000u, 0x7632);
+    lower = __byte_perm(bits[0], bits[1], 0x5410);
+  }
+  __device__ float first() const {
+    return __uint_as_float((upper << 16) + uint32_t(int32_t(lower << 16) >> 16));
+  }
+  __device__ float second() const {
+    return __uint_as_float((upper & 0xffff0000u) + uint32_t(int32_t(lower) >> 16));
+  }
+
+ private:
+  __device__ static uint32_t of_number(float value) {
+    return isnan(value) ? 0x7fc00000u : __float_as_uint(value);
+  }
+};
+
+// The weights of a stretch, for who changes them: in fp32 and maybe a copy of type C, or in halves,
+// the upper ones in the copy's place.
+template <class C, bool kSplit>
+struct Weights {
+  static_assert(!kSplit || sizeof(C) == sizeof(uint16_t));
+  float* exact;     // or
+  uint16_t* lower;  // the same address
+  C* copy;          // or null; not where weights are split
+
+  __device__ Weights(std::byte* weight, C* copy)
+      : exact(reinterpret_cast<float*>(weight)),
+        lower(reinterpret_cast<uint16_t*>(weight)),
+        copy(copy) {}
+
+  __device__ float one(int64_t i) const {
+    if constexpr (!kSplit) return exact[i];
+    return __uint_as_float(join_float({upper()[i], lower[i]}));
+  }
+  __device__ void set_one(int64_t i, float w) const {
+    if constexpr (kSplit) {
+      const FloatHalves halves = split_float(__float_as_uint(w));
+      upper()[i] = halves.upper, lower[i] = halves.lower;
+    } else {
+      exact[i] = w;
+      if (copy) copy[i] = from_float<C>(w);
+    }
+  }
+  // From i on, which is a multiple of four.
+  __device__ float4 four(int i) const {
+    if constexpr (!kSplit) return four_at(exact, i);
+    const uint2 high = *reinterpret_cast<const uint2*>(upper() + i),
+                low = *reinterpret_cast<const uint2*>(lower + i);
+    const HalfPairs front(high.x, low.x), back(high.y, low.y);
+    return {front.first(), front.second(), back.first(), back.second()};
+  }
+  __device__ void set_four(int i, const float4& w) const {
+    if constexpr (kSplit) {
+      const HalfPairs front(w.x, w.y), back(w.z, w.w);
+      *reinterpret_cast<uint2*>(upper() + i) = {front.upper, back.upper};
+      *reinterpret_cast<uint2*>(lower + i) = {front.lower, back.lower};
+    } else {
+      four_at(exact, i) = w;
+      if (copy) store_copy(copy, i, w);
+    }
+  }
+
+ private:
+  __device__ uint16_t* upper() const { return reinterpret_cast<uint16_t*>(copy); }
+};
+
+// f<kSplit>(): copies of other types are not halves.
+template <class C, class F>
+__device__ inline void with_split(bool split, const F& f) {
+  if constexpr (std::is_same_v<C, __nv_bfloat16>) {
+    if (split) return f.template operator()<true>();
+  }
+  f.template operator()<false>();
+}
+
 // Calls four(i) for the vectors of four elements of a chunk that are this thread's, and one(i) for
 // what is left of them.
 template <class Four, class One>
@@ -90,48 +171,62 @@ __device__ inline void over_chunk(int count, const Four& four, const One& one) {
 
 // Which vectors of the block's chunk have gradients in this warp, one bit for each turn of
 // over_chunk(). The norm has read the same ones in the same threads.
-__device__ inline uint32_t turns_with_gradient(const UpdateCall& call) {
-  static_assert(kNonzeroBytes == kUpdateBlock / kWarp && kChunkFours <= 8);
-  return call.nonzero ? call.nonzero[blockIdx.x * kNonzeroBytes + threadIdx.x / kWarp] : 0xffu;
-}
+struct SeenGradients {
+  static_assert(kSeenBytes == kUpdateBlock / kWarp && kChunkFours <= 4);
+  uint8_t bits;
 
-// The block's chunk, whose weights, moments and gradients are all fp32. Most rows of a table of
-// words have no gradient in a step: it is neither read nor set to zero again.
-template <class C>
+  __device__ explicit SeenGradients(uint8_t bits) : bits(bits) {}
+  __device__ explicit SeenGradients(const UpdateCall& call)
+      : bits(call.seen ? call.seen[blockIdx.x * kSeenBytes + threadIdx.x / kWarp] : 0xff) {}
+
+  __device__ SeenGradients after(uint32_t found) const {
+    return SeenGradients(uint8_t(found | ((bits >> 4 | found) << 4)));
+  }
+  __device__ bool now(int turn) const { return bits >> turn & 1; }
+  __device__ bool ever(int turn) const { return bits >> (turn + 4) & 1; }
+};
+
+// The block's chunk, whose moments and gradients are fp32. Most rows of a table of words have no
+// gradient in a step: it is neither read nor set to zero again. Words that no text has had yet have
+// no moments either, and do not move but by decay.
+template <class C, bool kSplit>
 __device__ inline void adamw_chunk(const UpdateCall& call, const UpdateChunk& chunk) {
-  float* const w = call.at<float>(chunk.weight);
+  const Weights<C, kSplit> w(call.at<std::byte>(chunk.weight), call.at<C>(chunk.copy));
   float* const g = call.at<float>(chunk.gradient);
   float *const m = call.at<float>(chunk.first), *const v = call.at<float>(chunk.second);
-  C* const copy = call.at<C>(chunk.copy);
   const bool applied = call.result->applied, clears = !chunk.keeps_gradient;
   const UpdateFactors factors = *call.factors;
   const UpdateScales scales(factors, *call.result, chunk.decays);
-  const uint32_t turns = turns_with_gradient(call);
+  const SeenGradients seen(call);
+  const bool all_move = scales.keep != 1.0f || factors.epsilon == 0.0f;
   over_chunk(
       chunk.count,
       [&](int i) {
-        const bool some = turns >> (i / (kUpdateBlock * kFour)) & 1;
-        if (applied) {
-          float4 w4 = four_at(w, i), m4 = four_at(m, i), v4 = four_at(v, i);
+        const int turn = i / (kUpdateBlock * kFour);
+        const bool some = seen.now(turn);
+        if (applied && (all_move || seen.ever(turn))) {
+          float4 w4 = w.four(i), m4 = four_at(m, i), v4 = four_at(v, i);
           const float4 g4 = some ? four_at(g, i) : float4{};
           adamw_element(w4.x, m4.x, v4.x, g4.x, factors, scales);
           adamw_element(w4.y, m4.y, v4.y, g4.y, factors, scales);
           adamw_element(w4.z, m4.z, v4.z, g4.z, factors, scales);
           adamw_element(w4.w, m4.w, v4.w, g4.w, factors, scales);
-          four_at(w, i) = w4, four_at(m, i) = m4, four_at(v, i) = v4;
-          if (copy) store_copy(copy, i, w4);
+          w.set_four(i, w4), four_at(m, i) = m4, four_at(v, i) = v4;
         }
         if (clears && some) four_at(g, i) = float4{};
       },
       [&](int i) {
         if (applied) {
-          float w1 = w[i], m1 = m[i], v1 = v[i];
+          float w1 = w.one(i), m1 = m[i], v1 = v[i];
           adamw_element(w1, m1, v1, g[i], factors, scales);
-          w[i] = w1, m[i] = m1, v[i] = v1;
-          if (copy) copy[i] = from_float<C>(w1);
+          w.set_one(i, w1), m[i] = m1, v[i] = v1;
         }
         if (clears) g[i] = 0.0f;
       });
+}
+template <class C>
+__device__ inline void adamw_chunk(const UpdateCall& call, const UpdateChunk& chunk) {
+  with_split<C>(chunk.split, [&]<bool kSplit>() { adamw_chunk<C, kSplit>(call, chunk); });
 }
 
 // The eight elements from i on of an array of `count`, zeros behind its end; i below count. Arrays
@@ -147,6 +242,27 @@ __device__ inline void store_eight_of(T* array, int i, int count, const Eight& e
     store_eight<true>(array, i, count, eight);
   } else {
     store_eight<false>(array, i, count, eight);
+  }
+}
+template <class C, bool kSplit>
+__device__ inline Eight eight_of(const Weights<C, kSplit>& w, int i, int count) {
+  Eight eight;
+  if (i + kEight <= count) {
+    const float4 front = w.four(i), back = w.four(i + kFour);
+    return {{front.x, front.y, front.z, front.w, back.x, back.y, back.z, back.w}};
+  }
+  for (int e = 0; e < kEight; ++e) eight.at[e] = i + e < count ? w.one(i + e) : 0.0f;
+  return eight;
+}
+template <class C, bool kSplit>
+__device__ inline void store_eight_of(const Weights<C, kSplit>& w, int i, int count,
+                                      const Eight& eight) {
+  const auto& at = eight.at;
+  if (i + kEight <= count) {
+    w.set_four(i, {at[0], at[1], at[2], at[3]});
+    w.set_four(i + kFour, {at[4], at[5], at[6], at[7]});
+  } else {
+    for (int e = 0; i + e < count; ++e) w.set_one(i + e, at[e]);
   }
 }
 

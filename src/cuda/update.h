@@ -25,8 +25,9 @@ struct UpdateArguments {
   double* loss = nullptr;                  // device memory
   UpdateResult* result = nullptr;          // device memory
   double* partials = nullptr;              // kNormPartials doubles of scratch
-  // kNonzeroBytes of scratch per chunk; null: all gradients are read again.
-  uint8_t* nonzero = nullptr;
+  // kSeenBytes per chunk, kept from step to step: zero before the first, all bits set where moments
+  // come from elsewhere. Null: all gradients are read again, and all moments.
+  uint8_t* seen = nullptr;
 };
 
 void launch_update(const UpdateArguments& arguments, cudaStream_t stream);

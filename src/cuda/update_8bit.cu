@@ -99,20 +99,19 @@ struct BlockScale {
 };
 
 // Block number `block` of a chunk; all lanes of a warp.
-template <class C>
+template <class C, bool kSplit>
 __device__ inline void update_block(const UpdateCall& call, const UpdateChunk& chunk, int block,
                                     const Trees& trees) {
   const int lane = int(threadIdx.x) % kWarp, i = block * int(kMomentBlock) + lane * kEight,
             count = chunk.count;
   const bool present = i < count;
-  float* const w = call.at<float>(chunk.weight);
+  const Weights<C, kSplit> w(call.at<std::byte>(chunk.weight), call.at<C>(chunk.copy));
   const float* const g = call.at<float>(chunk.gradient);
   uint8_t *const m = call.at<uint8_t>(chunk.first), *const v = call.at<uint8_t>(chunk.second);
   float *const m_scale = call.at<float>(chunk.first_scale) + block, *const v_scale =
                                                                         call.at<float>(
                                                                             chunk.second_scale) +
                                                                         block;
-  C* const copy = call.at<C>(chunk.copy);
   const UpdateFactors factors = *call.factors;
   const UpdateScales scales(factors, *call.result, chunk.decays);
   Eight w8, g8, first, root;
@@ -153,7 +152,6 @@ __device__ inline void update_block(const UpdateCall& call, const UpdateChunk& c
   }
   store_codes(m, i, count, m_codes), store_codes(v, i, count, v_codes);
   store_eight_of(w, i, count, w8);
-  if (copy) store_eight_of(copy, i, count, w8);
 }
 
 template <class C>
@@ -163,7 +161,8 @@ __device__ inline void eight_bit_chunk(const UpdateCall& call, const UpdateChunk
     trees.fill();
     const int blocks = (chunk.count + int(kMomentBlock) - 1) / int(kMomentBlock);
     for (int block = int(threadIdx.x) / kWarp; block < blocks; block += kUpdateBlock / kWarp) {
-      update_block<C>(call, chunk, block, trees);
+      with_split<C>(chunk.split,
+                    [&]<bool kSplit>() { update_block<C, kSplit>(call, chunk, block, trees); });
     }
     __syncthreads();  // gradients are read
   }

@@ -14,23 +14,25 @@ constexpr int kMostBlocks = kNormPartials - 1;
 
 // A tensor on the device.
 struct FactoredTensor {
-  float *w, *g;
+  std::byte* w;  // see Weights
+  float* g;
   float *rows, *columns;  // second moments; rows is unused for a vector
   void* copy;             // or null
   int64_t row_count, cols;
-  bool decays, keeps_gradient;
+  bool split, decays, keeps_gradient;
   const UpdateFactors* factors;
   const UpdateResult* result;
   double* partials;
 
   FactoredTensor(const UpdateArguments& a, const UpdateTensor& t)
-      : w(reinterpret_cast<float*>(a.arena + t.weight)),
+      : w(a.arena + t.weight),
         g(reinterpret_cast<float*>(a.arena + t.gradient)),
         rows(reinterpret_cast<float*>(a.arena + t.state)),
         columns(rows + t.rows),
         copy(t.copy < 0 ? nullptr : a.arena + t.copy),
         row_count(t.rows),
         cols(t.cols),
+        split(t.split),
         decays(t.decays),
         keeps_gradient(t.keeps_gradient),
         factors(a.factors),
@@ -53,9 +55,10 @@ struct FactoredTensor {
   template <class C>
   __device__ void apply(int64_t i, float update, float rate) const {
     const float keep = decays ? factors->keep : 1.0f;
-    const float fresh = fmaf(-rate, update, __fmul_rn(w[i], keep));
-    w[i] = fresh;
-    if (copy) static_cast<C*>(copy)[i] = from_float<C>(fresh);
+    with_split<C>(split, [&]<bool kSplit>() {
+      const Weights<C, kSplit> weights(w, static_cast<C*>(copy));
+      weights.set_one(i, fmaf(-rate, update, __fmul_rn(weights.one(i), keep)));
+    });
   }
 };
 

@@ -13,13 +13,11 @@ __device__ inline void sgd_element(float& w, float& b, float gradient, const Upd
   w = fmaf(-f.learning_rate, b, w);
 }
 
-template <class C, bool kMomentum>
-__global__ void __launch_bounds__(kUpdateBlock) sgd_kernel(const UpdateCall call) {
-  const UpdateChunk chunk = call.chunks[blockIdx.x];
-  float* const w = call.at<float>(chunk.weight);
+template <class C, bool kSplit, bool kMomentum>
+__device__ inline void sgd_chunk(const UpdateCall& call, const UpdateChunk& chunk) {
+  const Weights<C, kSplit> w(call.at<std::byte>(chunk.weight), call.at<C>(chunk.copy));
   float* const g = call.at<float>(chunk.gradient);
   float* const b = call.at<float>(chunk.first);
-  C* const copy = call.at<C>(chunk.copy);
   const bool applied = call.result->applied, clears = !chunk.keeps_gradient;
   const UpdateFactors factors = *call.factors;
   const UpdateScales scales(factors, *call.result, chunk.decays);
@@ -28,29 +26,33 @@ __global__ void __launch_bounds__(kUpdateBlock) sgd_kernel(const UpdateCall call
       [&](int i) {
         if (applied) {
           const float4 g4 = four_at(g, i);
-          float4 w4 = four_at(w, i), b4 = {};
+          float4 w4 = w.four(i), b4 = {};
           if constexpr (kMomentum) b4 = four_at(b, i);
           sgd_element<kMomentum>(w4.x, b4.x, g4.x, factors, scales);
           sgd_element<kMomentum>(w4.y, b4.y, g4.y, factors, scales);
           sgd_element<kMomentum>(w4.z, b4.z, g4.z, factors, scales);
           sgd_element<kMomentum>(w4.w, b4.w, g4.w, factors, scales);
-          four_at(w, i) = w4;
+          w.set_four(i, w4);
           if constexpr (kMomentum) four_at(b, i) = b4;
-          if (copy) store_copy(copy, i, w4);
         }
         if (clears) four_at(g, i) = float4{};
       },
       [&](int i) {
         if (applied) {
-          float w1 = w[i], b1 = 0.0f;
+          float w1 = w.one(i), b1 = 0.0f;
           if constexpr (kMomentum) b1 = b[i];
           sgd_element<kMomentum>(w1, b1, g[i], factors, scales);
-          w[i] = w1;
+          w.set_one(i, w1);
           if constexpr (kMomentum) b[i] = b1;
-          if (copy) copy[i] = from_float<C>(w1);
         }
         if (clears) g[i] = 0.0f;
       });
+}
+
+template <class C, bool kMomentum>
+__global__ void __launch_bounds__(kUpdateBlock) sgd_kernel(const UpdateCall call) {
+  const UpdateChunk chunk = call.chunks[blockIdx.x];
+  with_split<C>(chunk.split, [&]<bool kSplit>() { sgd_chunk<C, kSplit, kMomentum>(call, chunk); });
 }
 
 }  // namespace

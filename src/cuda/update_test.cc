@@ -63,13 +63,12 @@ class Arena {
     std::normal_distribution<float> normal;
     for (size_t i = 0; i < table.size(); ++i) {
       if (!table[i].trained) continue;
-      for (int64_t n = 0; n < table[i].size(); ++n) {
-        const float weight = normal(random);
-        if (half(i)) {
-          halves(layout.parameters[i].copy)[n] = float_to_bfloat16(weight);
-        } else {
-          floats(layout.parameters[i].weight)[n] = weight;
-        }
+      std::vector<float> weights(size_t(table[i].size()));
+      for (float& weight : weights) weight = normal(random);
+      if (half(i)) {
+        std::ranges::transform(weights, halves(layout.parameters[i].copy), float_to_bfloat16);
+      } else {
+        set_weights(i, weights);
       }
       for (int64_t step = 1; step < kStep.step; ++step) {
         draw_gradient(i, random);
@@ -87,6 +86,29 @@ class Arena {
   float* floats(size_t offset) { return reinterpret_cast<float*>(bytes.data() + offset); }
   uint16_t* halves(size_t offset) { return reinterpret_cast<uint16_t*>(bytes.data() + offset); }
   bool half(size_t i) const { return keeps_bfloat16(facts.optimizer, table[i]); }
+  // In fp32, of what is not half().
+  std::vector<float> weights(size_t i) {
+    const ParameterPlace& place = layout.parameters[i];
+    std::vector<float> result(size_t(table[i].size()));
+    for (size_t n = 0; n < result.size(); ++n) {
+      result[n] =
+          place.split
+              ? std::bit_cast<float>(join_float({halves(place.copy)[n], halves(place.weight)[n]}))
+              : floats(place.weight)[n];
+    }
+    return result;
+  }
+  void set_weights(size_t i, const std::vector<float>& weights) {
+    const ParameterPlace& place = layout.parameters[i];
+    for (size_t n = 0; n < weights.size(); ++n) {
+      if (place.split) {
+        const FloatHalves parts = split_float(std::bit_cast<uint32_t>(weights[n]));
+        halves(place.copy)[n] = parts.upper, halves(place.weight)[n] = parts.lower;
+      } else {
+        floats(place.weight)[n] = weights[n];
+      }
+    }
+  }
   std::span<float> gradient(size_t i) {
     return {floats(layout.parameters[i].gradient), size_t(table[i].size())};
   }
@@ -96,9 +118,14 @@ class Arena {
   }
   // What the CPU makes of one parameter.
   void update(size_t i, const OptimizerStep& step) {
-    const ParameterPlace& place = layout.parameters[i];
-    void* const weights = bytes.data() + (half(i) ? place.copy : place.weight);
-    update_parameter(facts.optimizer, table[i], i, weights, gradient(i), state(i), step);
+    if (half(i)) {
+      update_parameter(facts.optimizer, table[i], i, halves(layout.parameters[i].copy), gradient(i),
+                       state(i), step);
+    } else {
+      std::vector<float> exact = weights(i);
+      update_parameter(facts.optimizer, table[i], i, exact.data(), gradient(i), state(i), step);
+      set_weights(i, exact);
+    }
   }
   double squares() {
     double sum = 0.0;
@@ -123,10 +150,8 @@ struct Outcome {
   double loss_after = 0;
 };
 
-enum class Reads { kAllGradients, kNonzeroGradients };
-
-Outcome run(const Arena& a, const UpdateFactors& factors, double loss,
-            Reads reads = Reads::kNonzeroGradients) {
+// seen: UpdateArguments::seen, before and after; null: there is none.
+Outcome run(const Arena& a, const UpdateFactors& factors, double loss, std::vector<uint8_t>* seen) {
   const std::vector<UpdateChunk> chunks = update_chunks(a.table, a.layout, a.facts);
   const std::vector<UpdateTensor> tensors = update_tensors(a.table, a.layout, a.facts);
   EXPECT_EQ(chunks.size(), update_chunk_count(a.table));
@@ -134,7 +159,7 @@ Outcome run(const Arena& a, const UpdateFactors& factors, double loss,
   const DeviceBytes factors_there(bytes_of(std::vector<UpdateFactors>{factors})),
       losses(bytes_of(Doubles{loss}));
   const DeviceBytes result(sizeof(UpdateResult)), partials(kNormPartials * sizeof(double));
-  const DeviceBytes nonzero(chunks.size() * kNonzeroBytes);
+  const DeviceBytes flags(seen ? bytes_of(*seen) : std::vector<std::byte>(1));
   launch_update({.optimizer = a.facts.optimizer,
                  .arena = arena.data<std::byte>(),
                  .copy_dtype = a.facts.compute,
@@ -145,14 +170,21 @@ Outcome run(const Arena& a, const UpdateFactors& factors, double loss,
                  .loss = losses.data<double>(),
                  .result = result.data<UpdateResult>(),
                  .partials = partials.data<double>(),
-                 .nonzero = reads == Reads::kNonzeroGradients ? nonzero.data<uint8_t>() : nullptr},
+                 .seen = seen ? flags.data<uint8_t>() : nullptr},
                 nullptr);
   SNUG_CUDA(cudaDeviceSynchronize());
-  for (const DeviceBytes* bytes : {&arena, &losses, &result, &partials, &nonzero}) {
+  for (const DeviceBytes* bytes : {&arena, &losses, &result, &partials, &flags}) {
     EXPECT_TRUE(bytes->guards_intact());
   }
+  if (seen) *seen = values_of<uint8_t>(flags.download());
   return {arena.download(), values_of<UpdateResult>(result.download())[0],
           values_of<double>(losses.download())[0]};
+}
+
+// With moments that are not known to be zero.
+Outcome run(const Arena& a, const UpdateFactors& factors, double loss) {
+  std::vector<uint8_t> seen(update_chunk_count(a.table) * kSeenBytes, 0xff);
+  return run(a, factors, loss, &seen);
 }
 
 // Compares parameter by parameter and forgets what was compared: what is left must be what it was.
@@ -169,8 +201,8 @@ class Comparison {
     if (expected_.half(i)) {
       halves(place.copy, size);
     } else {
-      floats(place.weight, size, expected_.facts.optimizer == Optimizer::kAdafactor ? 1.0 : 1e-2);
-      if (place.copy != kNoOffset) copy(i);
+      weights(i, expected_.facts.optimizer == Optimizer::kAdafactor ? 1.0 : 1e-2);
+      if (place.copy != kNoOffset && !place.split) copy(i);
     }
     const bool keeps = expected_.facts.only_pass && p.is_factor && !p.is_vector;
     if (!keeps) std::ranges::fill(expected_.gradient(i), 0.0f);
@@ -186,13 +218,20 @@ class Comparison {
   }
   // A compiler may fuse other products than the CPU does, and sums may be in another order: units
   // in the last place of terms about as large as `scale`.
-  void floats(size_t offset, size_t count, double scale) {
-    for (size_t n = 0; n < count; ++n) {
-      const double want = expected_.floats(offset)[n],
-                   tolerance = 4.0 * kEps * std::abs(want) + 32.0 * kEps * scale;
-      ASSERT_NEAR(got_.floats(offset)[n], want, tolerance) << n;
+  static void near(std::span<const float> got, std::span<const float> want, double scale) {
+    for (size_t n = 0; n < want.size(); ++n) {
+      const double tolerance = 4.0 * kEps * std::abs(want[n]) + 32.0 * kEps * scale;
+      ASSERT_NEAR(got[n], want[n], tolerance) << n;
     }
+  }
+  void floats(size_t offset, size_t count, double scale) {
+    near({got_.floats(offset), count}, {expected_.floats(offset), count}, scale);
     forget(offset, count * sizeof(float));
+  }
+  void weights(size_t i, double scale) {
+    const std::vector<float> got = got_.weights(i);
+    near(got, expected_.weights(i), scale);
+    expected_.set_weights(i, got);
   }
   // The same draws; where the fp32 values differ in their last bit, one in thousands rounds the
   // other way.
@@ -336,9 +375,48 @@ TEST(CudaUpdate, ReadsOnlyGradientsThatAreNotZero) {
       }
     }
     const UpdateFactors factors = update_factors(optimizer, kStep, 1.0);
-    EXPECT_TRUE(run(a, factors, 2.5).bytes == run(a, factors, 2.5, Reads::kAllGradients).bytes)
+    EXPECT_TRUE(run(a, factors, 2.5).bytes == run(a, factors, 2.5, nullptr).bytes)
         << optimizer_name(optimizer);
     if (optimizer == Optimizer::kAdamW) check(std::move(a), 1.0, 1.0);
+  }
+}
+
+// From moments of zero on, what has never had a gradient is left alone: the bits are the same as
+// where all is read and written, step by step, whether weights decay or not.
+TEST(CudaUpdate, LeavesAloneWhatHasNeverHadAGradient) {
+  SNUG_NEEDS_GPU();
+  for (Optimizer optimizer : {Optimizer::kAdamW, Optimizer::kAdamW8Bit, Optimizer::kAdamWBf16}) {
+    for (const double decay : {0.0, 0.1}) {
+      Arena some(optimizer, DType::kBF16, small_table(), 8);
+      some.bytes = run(some, update_factors(optimizer, kStep, 1.0), 2.5).bytes;  // makes copies
+      std::memset(some.bytes.data() + some.layout.states.offset, 0, some.layout.states.bytes);
+      Arena all = some;
+      std::vector<uint8_t> seen(update_chunk_count(some.table) * kSeenBytes);
+      std::mt19937_64 random(9);
+      for (int64_t step = 1; step <= 4; ++step) {
+        for (size_t i = 0; i < some.table.size(); ++i) {
+          if (!some.table[i].trained) continue;
+          std::ranges::fill(some.gradient(i), 0.0f);
+          // Stretches that begin at the same places in all steps, most of them without gradients.
+          const std::span<float> g = some.gradient(i);
+          for (size_t begin = 0; begin < g.size(); begin += 500) {
+            if (random() % 4 != 0) continue;
+            for (float& value : g.subspan(begin, std::min<size_t>(500, g.size() - begin))) {
+              value = float(int(random() % 2001) - 1000) * 1e-3f;
+            }
+          }
+          std::ranges::copy(g, all.gradient(i).begin());
+        }
+        const UpdateFactors factors = update_factors(
+            optimizer, {.learning_rate = 1e-2, .weight_decay = decay, .step = step}, 1.0);
+        some.bytes = run(some, factors, 2.5, &seen).bytes;
+        all.bytes = run(all, factors, 2.5, nullptr).bytes;
+        ASSERT_TRUE(some.bytes == all.bytes) << optimizer_name(optimizer) << " " << step;
+      }
+      EXPECT_TRUE(std::ranges::any_of(seen, [](uint8_t byte) { return byte >> 4 != 0; }));
+      EXPECT_TRUE(std::ranges::any_of(seen, [](uint8_t byte) { return byte >> 4 != 15; }))
+          << "nothing was left alone";
+    }
   }
 }
 
@@ -393,7 +471,7 @@ TEST(CudaUpdate, SpeedIsPrinted) {
     const std::vector<UpdateTensor> tensors = update_tensors(table, layout, facts);
     const DeviceBytes arena(layout.bytes), chunks(bytes_of(list)), loss(8),
         result(sizeof(UpdateResult)), partials(kNormPartials * 8);
-    const DeviceBytes nonzero(list.size() * kNonzeroBytes);
+    const DeviceBytes seen(list.size() * kSeenBytes);
     fill_device(arena.data(), 0, arena.size());
     fill_device(loss.data(), 0, loss.size());
     const DeviceBytes factors(
@@ -409,7 +487,7 @@ TEST(CudaUpdate, SpeedIsPrinted) {
                                        .result = result.data<UpdateResult>(),
                                        .partials = partials.data<double>()};
     UpdateArguments sparse = arguments;
-    sparse.nonzero = nonzero.data<uint8_t>();
+    sparse.seen = seen.data<uint8_t>();
     // The norm reads gradients; the update reads and writes weights, gradients and state, and
     // writes copies.
     const double bytes = double(3 * layout.gradients.bytes + 2 * layout.states.bytes +

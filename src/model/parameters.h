@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/dtype.h"
 #include "core/memory.h"
 
 namespace snug {
@@ -49,6 +50,10 @@ struct Parameter {
   int64_t size() const { return rows * cols; }
   int64_t occupied_rows() const { return padded_rows > rows ? padded_rows : rows; }
   bool is_matrix() const { return is_factor && !is_vector && !is_table; }
+  // Whether training keeps it as two halves, of which products read the upper one.
+  bool splits(DType compute) const {
+    return compute == DType::kBF16 && trained && is_matrix() && !quantized;
+  }
   int64_t occupied() const { return occupied_rows() * cols; }
 
   // As int8 it is [channels, inputs], and behind that, in fp32, a scale for each channel.

@@ -310,7 +310,8 @@ ValueId GraphWriter::factor(int slot) {
 
 DType GraphWriter::stored_type(const Parameter& p) const {
   if (options_.bf16_weights && p.trained && p.is_matrix()) return DType::kBF16;
-  return options_.converts_weights && p.trained && !p.is_vector ? DType::kF32 : options_.compute;
+  const bool converts = options_.converts_weights && p.trained && !p.is_vector;
+  return converts && !p.splits(options_.compute) ? DType::kF32 : options_.compute;
 }
 
 ValueId GraphWriter::linear(const std::string& name, const LinearSlots& slots,

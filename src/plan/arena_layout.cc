@@ -21,9 +21,12 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   const auto is_half = [&](const Parameter& p) {
     return is_trained(p) && keeps_bfloat16(needs.optimizer, p);
   };
+  const auto is_split = [&](const Parameter& p) {
+    return is_trained(p) && !is_half(p) && p.splits(needs.compute);
+  };
   const auto has_copy = [&](const Parameter& p) {
     return !is_half(p) && !p.quantized && p.is_factor && needs.compute != DType::kF32 &&
-           (p.is_vector || !needs.converts_weights || !is_trained(p));
+           (p.is_vector || !needs.converts_weights || !is_trained(p) || is_split(p));
   };
   const auto state_outside = [&](const Parameter& p) {
     return is_trained(p) && needs.offload >= Offload::kState;
@@ -47,8 +50,11 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
     region.bytes = layout.bytes - region.offset;
   };
   const auto exact_bytes = [](const Parameter& p) { return size_t(p.occupied()) * sizeof(float); };
+  const auto weight_bytes = [&](const Parameter& p) {
+    return is_split(p) ? exact_bytes(p) / 2 : exact_bytes(p);
+  };
   place(layout.trained, &ParameterPlace::weight, [&](const Parameter& p) {
-    return is_trained(p) && !is_half(p) && !weight_outside(p) ? exact_bytes(p) : 0;
+    return is_trained(p) && !is_half(p) && !weight_outside(p) ? weight_bytes(p) : 0;
   });
   place(layout.halves, &ParameterPlace::copy, [&](const Parameter& p) {
     return is_half(p) ? size_t(p.occupied()) * dtype_bytes(DType::kBF16) : 0;
@@ -60,6 +66,7 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   for (size_t i = 0; i < parameters.size(); ++i) {
     ParameterPlace& at = layout.parameters[i];
     if (parameters[i].quantized) at.scales = at.weight + parameters[i].scales_offset();
+    at.split = is_split(parameters[i]);
   }
   place(layout.gradients, &ParameterPlace::gradient, [&](const Parameter& p) {
     return is_trained(p) && !gradient_outside(p) ? exact_bytes(p) : 0;
@@ -90,7 +97,7 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   };
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& p = parameters[i];
-    if (weight_outside(p)) put(layout.parameters[i].outside_weight, exact_bytes(p));
+    if (weight_outside(p)) put(layout.parameters[i].outside_weight, weight_bytes(p));
     if (gradient_outside(p)) put(layout.parameters[i].outside_gradient, exact_bytes(p));
     if (state_outside(p)) put(layout.parameters[i].outside_state, state_bytes(needs.optimizer, p));
   }

@@ -2,9 +2,10 @@
 //   trained weights | halves | other weights | gradients | optimizer state | copies | scalars |
 //   device tables | transient region
 // Halves are trained weights that exist in bf16 alone, where the optimizer keeps them so. Copies
-// are the weights that products read, in the type they compute in; there are none in fp32. What is
-// not trained lies there only in the types it is read in, and neither has a gradient nor optimizer
-// state: the same holds for all weights in inference.
+// are the weights that products read, in the type they compute in; there are none in fp32. A bf16
+// copy of a trained matrix is the upper half of the weight itself: among the trained weights lies
+// the lower one alone. What is not trained lies there only in the types it is read in, and neither
+// has a gradient nor optimizer state: the same holds for all weights in inference.
 #pragma once
 
 #include <cstddef>
@@ -26,10 +27,13 @@ struct Stretch {
 
 // Where one parameter lies in the arena; kNoOffset: not there.
 struct ParameterPlace {
-  size_t weight = kNoOffset;  // fp32; int8 where it is quantised
+  // fp32; int8 where it is quantised; the lower halves, see split_float(), where it is split.
+  size_t weight = kNoOffset;
   size_t scales = kNoOffset;  // of int8
-  // In the compute type, or the weight itself where it exists in bf16 alone.
+  // In the compute type; the weight itself where it exists in bf16 alone, its upper halves where it
+  // is split.
   size_t copy = kNoOffset;
+  bool split = false;
   size_t gradient = kNoOffset;  // fp32
   size_t state = kNoOffset;     // the optimizer's
   // The same outside of the arena.
@@ -51,7 +55,8 @@ enum class ArenaUse { kTraining, kInference };
 struct ArenaNeeds {
   ArenaUse use = ArenaUse::kTraining;
   DType compute = DType::kF32;
-  bool converts_weights = false;  // trained matrices are converted when used: they have no copies
+  // Trained matrices that are not split are converted when used: they have no copies.
+  bool converts_weights = false;
   Optimizer optimizer = Optimizer::kAdamW;
   Offload offload = Offload::kNone;
   bool state_visits = false;  // state that lies outside comes into the transient region, a

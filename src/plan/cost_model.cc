@@ -87,7 +87,8 @@ double offload_seconds(const PlanRequest& request, Offload offload, double passe
   const bool cpu = request.device.kind == DeviceKind::kCpu;
   const double parameters = double(trained_count(request.model->parameters())),
                rate = cpu ? kFileBytesPerSecond : kBusBytesPerSecond;
-  double bytes = cpu ? 16 : 24;  // moments, and beside a GPU the weight, there and back
+  // Moments, and beside a GPU the weight or its lower half, there and back.
+  double bytes = cpu ? 16 : request.graph.compute == DType::kBF16 ? 20 : 24;
   if (offload == Offload::kGradients) {
     bytes += 8 + 8 * passes;  // for the norm and the update; fetched and stored
   }
@@ -183,7 +184,13 @@ Speed derived_speed(const PlanRequest& request) {
   speed.pass_layer = rates.tokens_per_pass * speed.token_layer;
   speed.pass_rest = rates.tokens_per_pass * speed.token_rest;
   speed.chunk = rates.tokens_per_chunk * head;
-  speed.conversion = rates.tokens_per_conversion * whole;
+  double factors = 0, converted = 0;
+  for (const Parameter& p : request.model->parameters()) {
+    if (!p.trained || !p.is_factor || p.is_vector) continue;
+    factors += double(p.size());
+    if (!p.splits(request.graph.compute)) converted += double(p.size());
+  }
+  if (factors > 0) speed.conversion = rates.tokens_per_conversion * whole * converted / factors;
   if (const Model* teacher = trains ? request.model->teacher() : nullptr) {
     PlanRequest forward = request;
     forward.model = teacher;

@@ -100,7 +100,7 @@ DeviceTables device_tables(const Dims& capacity, const ParameterTable& parameter
   take(t.factors, sizeof(UpdateFactors));
   take(t.result, sizeof(UpdateResult));
   take(t.partials, kNormPartials * sizeof(double));
-  take(t.nonzero, t.chunk_count * kNonzeroBytes);
+  take(t.seen, t.chunk_count * kSeenBytes);
   t.sum_bytes = pending_sum_bytes(capacity.tokens);
   take(t.sums, t.sum_bytes);
   return t;

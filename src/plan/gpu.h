@@ -32,7 +32,7 @@ struct DeviceTables {
   size_t end_of_batch = 0;
   size_t counters = 0;  // kCounterBytes
   // Nothing of what follows in inference. The update:
-  size_t chunks = 0, factors = 0, result = 0, partials = 0, nonzero = 0;
+  size_t chunks = 0, factors = 0, result = 0, partials = 0, seen = 0;
   size_t sums = 0, sum_bytes = 0;  // of a micro-batch's gradients, see cuda/pending_sums.h
   size_t chunk_count = 0;
   size_t bytes = 0;

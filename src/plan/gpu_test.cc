@@ -48,15 +48,15 @@ TEST(DeviceTables, PartsDoNotOverlap) {
                                                         {t.factors, sizeof(UpdateFactors)},
                                                         {t.result, sizeof(UpdateResult)},
                                                         {t.partials, kNormPartials * 8},
-                                                        {t.nonzero, 3 * kNonzeroBytes}};
+                                                        {t.seen, 3 * kSeenBytes}};
   for (size_t i = 0; i + 1 < parts.size(); ++i) {
     EXPECT_LE(parts[i].first + parts[i].second, parts[i + 1].first) << i;
   }
   EXPECT_LE(parts.back().first + parts.back().second, t.bytes);
 }
 
-// BERT-base for a card that is not here: 16 bytes a parameter, 2 more for the copies, and it fits 8
-// GB but not 2.
+// BERT-base for a card that is not here: 16 bytes a parameter, and it fits 8 GB but not 2. In fp16
+// copies take 2 more, which are given up where memory is short.
 TEST(GpuProfile, PlansWithoutTheCard) {
   const auto model = bert(30522, 768);
   const GpuProfile card = find_gpu_profile("rtx3070");
@@ -83,11 +83,14 @@ TEST(GpuProfile, PlansWithoutTheCard) {
   request.budget_bytes = tight.minimum_budget_bytes;
   const Plan least = make_plan(request);
   EXPECT_TRUE(least.fits);
-  EXPECT_TRUE(least.choice.converts_weights);
+  EXPECT_FALSE(least.choice.converts_weights);
+  request.graph.compute = DType::kF16;
+  request.budget_bytes = make_plan(request).minimum_budget_bytes;
+  EXPECT_TRUE(make_plan(request).choice.converts_weights);
 }
 
-// Two bytes a parameter of the layers stay on the card, and the tables in fp32; sixteen less two go
-// to the host, if it has them.
+// Two bytes a parameter of the layers stay on the card, and the tables in fp32; of sixteen the
+// others go to the host, if it has them.
 TEST(GpuProfile, TheHostTakesWhatTheUpdateAloneNeeds) {
   const auto model = bert(30522, 768);
   const auto parameters = uint64_t(parameter_count(model->parameters()));
@@ -100,8 +103,8 @@ TEST(GpuProfile, TheHostTakesWhatTheUpdateAloneNeeds) {
   EXPECT_TRUE(plan.fits);
   EXPECT_EQ(plan.choice.offload, Offload::kGradients);
   EXPECT_LT(plan.minimum_budget_bytes, 5 * parameters);
-  EXPECT_GT(plan.layout.outside_bytes, 14 * parameters);
-  EXPECT_LE(plan.layout.outside_bytes, 17 * parameters);
+  EXPECT_GT(plan.layout.outside_bytes, 12 * parameters);
+  EXPECT_LE(plan.layout.outside_bytes, 14 * parameters);
   EXPECT_GE(plan.host_peak_bytes, plan.layout.outside_bytes);
   request.budget_bytes = uint64_t{40} << 30;
   EXPECT_EQ(make_plan(request).choice.offload, Offload::kNone);

@@ -158,10 +158,16 @@ class Search {
     return choices;
   }
 
-  // Copies are given up for training alone: inference keeps nothing else.
+  // Copies are given up for training alone: inference keeps nothing else. Those of weights that are
+  // split are not given up.
   std::vector<bool> conversion_choices() const {
     if (request_.pinned_choice) return {request_.pinned_choice->converts_weights};
-    const bool has_copies = training() && request_.graph.compute != DType::kF32;
+    const DType compute = request_.graph.compute;
+    const bool has_copies =
+        training() && compute != DType::kF32 &&
+        std::ranges::any_of(request_.model->parameters(), [&](const auto& p) {
+          return p.trained && p.is_factor && !p.is_vector && !p.quantized && !p.splits(compute);
+        });
     return has_copies ? std::vector<bool>{false, true} : std::vector<bool>{false};
   }
 

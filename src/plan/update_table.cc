@@ -93,15 +93,17 @@ std::vector<UpdateChunk> update_chunks(const ParameterTable& parameters, const A
     const ParameterPlace& place = layout.parameters[i];
     const Arrays arrays(place, facts);
     const size_t copy_bytes =
-        keeps_bfloat16(facts.optimizer, p) ? kHalfBytes : dtype_bytes(facts.compute);
+                     keeps_bfloat16(facts.optimizer, p) ? kHalfBytes : dtype_bytes(facts.compute),
+                 weight_bytes = place.split ? kHalfBytes : sizeof(float);
     for (int64_t begin = 0; begin < p.size(); begin += kUpdateChunk) {
-      chunks.push_back({.weight = element_at(arrays.weight, begin, sizeof(float)),
+      chunks.push_back({.weight = element_at(arrays.weight, begin, weight_bytes),
                         .copy = element_at(arrays.copy, begin, copy_bytes),
                         .gradient = element_at(arrays.gradient, begin, sizeof(float)),
                         .begin = begin,
                         .parameter = int32_t(i),
                         .count = int32_t(std::min<int64_t>(kUpdateChunk, p.size() - begin)),
                         .format = state_format(facts.optimizer, p),
+                        .split = place.split,
                         .decays = p.decays,
                         .keeps_gradient = keeps_gradient(p, place, facts)});
       place_state(chunks.back(), p, arrays.state);
@@ -119,14 +121,16 @@ std::vector<UpdateTensor> update_tensors(const ParameterTable& parameters,
     if (!p.trained) continue;
     const ParameterPlace& place = layout.parameters[i];
     const Arrays arrays(place, facts);
+    const size_t weight_bytes = place.split ? kHalfBytes : sizeof(float);
     for (size_t n = 0; n < adafactor_part_count(p); ++n) {
       const AdafactorPart part = adafactor_part(p, n);
-      tensors.push_back({.weight = element_at(arrays.weight, part.first, sizeof(float)),
+      tensors.push_back({.weight = element_at(arrays.weight, part.first, weight_bytes),
                          .copy = element_at(arrays.copy, part.first, dtype_bytes(facts.compute)),
                          .gradient = element_at(arrays.gradient, part.first, sizeof(float)),
                          .state = arrays.state + int64_t(part.state),
                          .rows = part.rows,
                          .cols = part.cols,
+                         .split = place.split,
                          .decays = p.decays,
                          .keeps_gradient = keeps_gradient(p, place, facts)});
     }

@@ -17,7 +17,7 @@ namespace snug {
 // kUpdateChunk elements of them.
 inline constexpr int32_t kUpdateChunk = 4096;
 struct UpdateChunk {
-  int64_t weight = -1;    // fp32
+  int64_t weight = -1;    // fp32, or lower halves
   int64_t copy = -1;      // in the compute type, or the weight itself where it exists in bf16 alone
   int64_t gradient = -1;  // fp32
   int64_t first = -1, second = -1;              // moments; SGD has a first one or none
@@ -25,6 +25,7 @@ struct UpdateChunk {
   int64_t begin = 0;                            // element of the parameter
   int32_t parameter = 0, count = 0;
   StateFormat format = StateFormat::kNone;
+  bool split = false;           // see ParameterPlace
   bool decays = false;          // whether weight decay applies
   bool keeps_gradient = false;  // the next step writes it without looking: it is not set to zero
 };
@@ -33,7 +34,7 @@ struct UpdateChunk {
 struct UpdateTensor {
   int64_t weight = -1, copy = -1, gradient = -1, state = -1;
   int64_t rows = 0, cols = 0;  // rows is 0 for a vector
-  bool decays = false, keeps_gradient = false;
+  bool split = false, decays = false, keeps_gradient = false;
 };
 
 struct UpdateFacts {
@@ -72,7 +73,7 @@ struct UpdateResult {
 };
 inline constexpr int kNormPartials = 1024;
 // Which gradients of a chunk are not all zero, as its norm finds out: one byte per warp that reads
-// it.
-inline constexpr size_t kNonzeroBytes = 8;
+// it. Its lower bits are for this step, the upper ones for all since moments were zero.
+inline constexpr size_t kSeenBytes = 8;
 
 }  // namespace snug

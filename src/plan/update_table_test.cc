@@ -68,7 +68,7 @@ TEST(UpdateTable, ArraysDoNotOverlap) {
                    eight = c.format == StateFormat::kEightBit;
         EXPECT_EQ(c.weight < 0, half);
         const int64_t moment = eight ? 1 : half ? 2 : 4, scales = (c.count + 255) / 256 * 4;
-        take(c.weight, 4 * c.count, layout.trained);
+        take(c.weight, (c.split ? 2 : 4) * c.count, layout.trained);
         take(c.copy, (half ? 2 : int64_t(dtype_bytes(compute))) * c.count,
              half ? layout.halves : layout.copies);
         take(c.gradient, 4 * c.count, layout.gradients);
@@ -106,9 +106,26 @@ TEST(UpdateTable, HalvesTakeTheMemoryOfNothingElse) {
   const size_t matrices = 120 * 40 + 257 * 129;
   EXPECT_EQ(plain.halves.bytes, 0u);
   EXPECT_NEAR(double(halves.halves.bytes), 2.0 * matrices, 512.0);
-  // Without fp32 weights and with half the moments: eight bytes less for each element, where the
-  // copy is the weight.
-  EXPECT_NEAR(double(plain.bytes - halves.bytes), 8.0 * matrices, 4096.0 + 2048.0);
+  // Without lower halves and with half the moments: six bytes less for each element.
+  EXPECT_NEAR(double(plain.bytes - halves.bytes), 6.0 * matrices, 4096.0 + 2048.0);
+}
+
+// A bf16 copy is a half of the weight, an fp16 one lies beside it.
+TEST(UpdateTable, SplitWeightsTakeNoMemoryForCopies) {
+  const ParameterTable table = some_parameters();
+  const double matrices = 120 * 40 + 257 * 129;
+  const ArenaLayout split = lay_out_arena(table, {.compute = DType::kBF16}),
+                    copied = lay_out_arena(table, {.compute = DType::kF16});
+  EXPECT_EQ(split.copies.bytes, copied.copies.bytes);
+  EXPECT_NEAR(double(copied.trained.bytes - split.trained.bytes), 2 * matrices, 512);
+  for (size_t i = 0; i < table.size(); ++i) {
+    EXPECT_EQ(split.parameters[i].split, table[i].trained && table[i].is_matrix()) << i;
+    EXPECT_FALSE(copied.parameters[i].split) << i;
+  }
+  const auto outside = [&](DType compute) {
+    return lay_out_arena(table, {.compute = compute, .offload = Offload::kState}).outside_bytes;
+  };
+  EXPECT_NEAR(double(outside(DType::kF16) - outside(DType::kBF16)), 2 * matrices, 2 * 4096);
 }
 
 }  // namespace

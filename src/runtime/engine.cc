@@ -32,7 +32,7 @@ Block Engine::region(Region region) {
     const size_t exact = align_up(size_t(p.occupied()) * sizeof(float));
     switch (region) {
       case Region::kWeights:
-        if (!half) found->second.add(placed(place.weight, place.outside_weight, exact));
+        if (!half) found->second.add(exact_weight(i, exact));
         break;
       case Region::kHalves:
         if (half) {
@@ -53,14 +53,21 @@ Block Engine::region(Region region) {
   return found->second.whole();
 }
 
+Block Engine::exact_weight(size_t parameter, size_t bytes) {
+  const ParameterPlace& place = plan_.layout.parameters[parameter];
+  if (!place.split) return placed(place.weight, place.outside_weight, bytes);
+  const Block upper = {&inside(), place.copy, bytes / 2},
+              lower = placed(place.weight, place.outside_weight, bytes / 2);
+  return {&splits_.try_emplace(parameter, upper, lower).first->second, 0, bytes};
+}
+
 Block Engine::weight(size_t parameter) {
   const ParameterPlace& place = plan_.layout.parameters[parameter];
   if (place.weight == kNoOffset && place.outside_weight == kNoOffset) {
     return converted().at(place.copy, fp32_bytes(parameter));
   }
   const Parameter& p = model_.parameters()[parameter];
-  return placed(place.weight, place.outside_weight,
-                p.quantized ? p.quantized_bytes() : fp32_bytes(parameter));
+  return exact_weight(parameter, p.quantized ? p.quantized_bytes() : fp32_bytes(parameter));
 }
 
 Block Engine::gradient(size_t parameter) {

@@ -13,6 +13,7 @@
 #include "optim/optimizer.h"
 #include "plan/planner.h"
 #include "runtime/converted_weights.h"
+#include "runtime/split_weights.h"
 
 namespace snug {
 
@@ -78,7 +79,7 @@ class Engine {
   // One parameter in fp32, trained or not; an int8 one with its scales.
   Block weight(size_t parameter);
   Block gradient(size_t parameter);
-  // After weights were written from outside.
+  // After weights, or the optimizer's state, were written from outside.
   virtual void weights_changed() {}
   virtual LossScale loss_scale() const { return {}; }
   virtual void set_loss_scale(const LossScale&) {}
@@ -100,8 +101,11 @@ class Engine {
 
  private:
   Block placed(size_t inside_offset, size_t outside_offset, size_t bytes);
+  // The fp32 numbers of a weight, so many bytes of them.
+  Block exact_weight(size_t parameter, size_t bytes);
 
   std::map<Region, ScatteredMemory> regions_;
+  std::map<size_t, SplitWeights> splits_;  // by parameter
 };
 
 }  // namespace snug

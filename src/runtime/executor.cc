@@ -52,6 +52,7 @@ std::byte* Executor::address(ValueId id) const {
     case Storage::kParameter: {
       const ParameterPlace& place = layout_.parameters[slot];
       const bool is_copy = value.desc.dtype != DType::kF32 && value.desc.dtype != DType::kI8;
+      SNUG_CHECK(is_copy || !place.split);
       return base_ + (is_copy ? place.copy : place.weight);
     }
     case Storage::kScales:
