@@ -25,14 +25,19 @@ constexpr int kRunsOfRound = 4;
 constexpr float kHopeless = 1.2f;  // times the fastest so far: not timed any further
 // Products of so many operations, one after the other, bring a large GPU to its power limit within
 // some 30 ms. There those are fastest that need least energy, which few runs do not show: what
-// comes near the fastest is run on for longer.
+// comes near the fastest is run on for longer, and what is close then some more times in turn,
+// since clocks drift.
 constexpr double kHeavy = 2e10;
-constexpr float kNear = 1.15f;
-constexpr float kSettleMilliseconds = 30, kLongMilliseconds = 30;
+constexpr float kNear = 1.15f, kClose = 1.03f;
+constexpr float kReachLimitMilliseconds = 30, kSettleMilliseconds = 8, kLongMilliseconds = 16;
+constexpr int kTurns = 3;
+// Of such products, orders in which the blocks of a result are computed, besides the algorithm's
+// own: what neighbours read comes from the cache more often. The library suggests none.
+constexpr uint32_t kOrders = 3;
 // What clearing a workspace costs in a graph beyond what it does on a stream: kernels on both sides
 // wait for it (bench/gpu.py kernels). Nothing where the graph clears all counters at its beginning.
 constexpr float kFillMilliseconds = 0.004f;
-constexpr int kCacheVersion = 11;
+constexpr int kCacheVersion = 12;
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) fail_call(call, cublasLtGetStatusString(status));
@@ -82,10 +87,8 @@ struct Fills {
 };
 template <class F>
 Fills fills_of(cudaStream_t stream, const F& work, GraphCounters* counters) {
-  if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) {
-    cudaGetLastError();  // the default stream, in tests
-    return {};
-  }
+  if (stream == nullptr) return {};  // in tests; it cannot be captured
+  SNUG_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   if (counters) counters->begin();
   work();
   cudaGraph_t graph = nullptr;
@@ -120,11 +123,17 @@ float fastest_run(cudaStream_t stream, const F& work, GraphCounters* counters, f
   return fastest + kFillMilliseconds * float(fills_of(stream, work, counters).left);
 }
 
-// The same in a long row of runs, `guess` milliseconds each, behind others of that kind.
+// Keeps the device busy with runs of `guess` milliseconds each.
+template <class F>
+void run_for(float milliseconds, const F& work, float guess) {
+  for (float left = milliseconds; left > 0; left -= guess) work();
+}
+
+// As fastest_run(), in a long row of runs, `guess` milliseconds each, behind others of that kind.
 template <class F>
 float settled_run(cudaStream_t stream, const F& work, GraphCounters* counters, float guess) {
   Event begin, end;
-  for (float left = kSettleMilliseconds; left > 0; left -= guess) work();
+  run_for(kSettleMilliseconds, work, guess);
   const int runs = std::max(int(kLongMilliseconds / guess), 1);
   begin.record(stream);
   for (int run = 0; run < runs; ++run) work();
@@ -414,22 +423,58 @@ Products::Fastest Products::fastest_of(size_t ways, const ProductShape& shape, c
         stream, [&] { return do_it(i); }, counters_, best.milliseconds);
     take(i);
   }
-  const double operations = 2.0 * double(shape.rows) * double(shape.in) * double(shape.out);
-  if (!timing_.long_runs || operations < kHeavy || best.milliseconds == 0) return best;
-  const float limit = kNear * best.milliseconds;
-  if (std::ranges::count_if(times, [&](float time) { return time > 0 && time <= limit; }) < 2) {
-    return best;
-  }
-  settled_run(
-      stream, [&] { return do_it(best.way); }, counters_, best.milliseconds);
+  if (!is_heavy(shape) || best.milliseconds == 0) return best;
+  const auto within = [&](float share) {
+    std::vector<size_t> list;
+    for (size_t i = 0; i < ways; ++i) {
+      if (times[i] > 0 && times[i] <= share * best.milliseconds) list.push_back(i);
+    }
+    return list;
+  };
+  const auto settled = [&](size_t i) {
+    return settled_run(
+        stream, [&] { return do_it(i); }, counters_, best.milliseconds);
+  };
+  const std::vector<size_t> near = within(kNear);
+  if (near.size() < 2) return best;
+  run_for(
+      kReachLimitMilliseconds, [&] { do_it(best.way); }, best.milliseconds);
+  std::ranges::fill(times, 0.0f);
+  for (const size_t i : near) times[i] = settled(i);
   best = {};
-  for (size_t i = 0; i < ways; ++i) {
-    if (times[i] == 0 || times[i] > limit) continue;
-    times[i] = settled_run(
-        stream, [&] { return do_it(i); }, counters_, times[i]);
-    take(i);
+  for (const size_t i : near) take(i);
+  const std::vector<size_t> close = within(kClose);
+  if (close.size() < 2) return best;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    for (const size_t i : close) times[i] += settled(i);
   }
+  best = {};
+  for (const size_t i : close) take(i);
+  best.milliseconds /= 1 + kTurns;
   return best;
+}
+
+bool Products::is_heavy(const ProductShape& shape) const {
+  return timing_.long_runs &&
+         2.0 * double(shape.rows) * double(shape.in) * double(shape.out) >= kHeavy;
+}
+
+void Products::add_orders(const Descriptors& d,
+                          std::vector<cublasLtMatmulHeuristicResult_t>& candidates) const {
+  const size_t suggested = candidates.size();
+  for (size_t i = 0; i < suggested; ++i) {
+    for (uint32_t order = 1; order <= kOrders; ++order) {
+      cublasLtMatmulAlgo_t algorithm = candidates[i].algo;
+      cublasLtMatmulHeuristicResult_t other = {};
+      if (cublasLtMatmulAlgoConfigSetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING,
+                                               &order, sizeof(order)) == CUBLAS_STATUS_SUCCESS &&
+          cublasLtMatmulAlgoCheck(handle_, d.product, d.a, d.b, d.c, d.c, &algorithm, &other) ==
+              CUBLAS_STATUS_SUCCESS) {
+        other.algo = algorithm;
+        candidates.push_back(other);
+      }
+    }
+  }
 }
 
 std::optional<Products::Choice> Products::measure(const ProductShape& shape, const Descriptors& d,
@@ -442,6 +487,8 @@ std::optional<Products::Choice> Products::measure(const ProductShape& shape, con
       handle_, d.product, d.a, d.b, d.c, d.c, preference_, kCandidates, candidates.data(), &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
   check(status, "cublasLtMatmulAlgoGetHeuristic");
+  candidates.resize(size_t(count));
+  if (is_heavy(shape)) add_orders(d, candidates);
   give_numbers(shape, tensors, stream);
   const auto counter_bytes = [&](size_t i) {
     const size_t bytes = candidates[i].workspaceSize;
@@ -455,7 +502,7 @@ std::optional<Products::Choice> Products::measure(const ProductShape& shape, con
     return d.run(handle_, candidate.algo, tensors, room(counter_bytes(i), workspace, stream),
                  stream) == CUBLAS_STATUS_SUCCESS;
   };
-  const Fastest best = fastest_of(size_t(count), shape, stream, do_it);
+  const Fastest best = fastest_of(candidates.size(), shape, stream, do_it);
   if (best.milliseconds == 0) return std::nullopt;
   Choice chosen{.algorithm = candidates[best.way].algo,
                 .milliseconds = best.milliseconds,

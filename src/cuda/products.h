@@ -17,6 +17,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "core/dtype.h"
 #include "ops/linear.h"
@@ -148,6 +149,11 @@ class Products {
   };
   Fastest fastest_of(size_t ways, const ProductShape& shape, cudaStream_t stream,
                      const std::function<bool(size_t)>& do_it) const;
+  // Whether it is timed at the GPU's power limit.
+  bool is_heavy(const ProductShape& shape) const;
+  // Adds the candidates with the blocks of their results in other orders.
+  void add_orders(const Descriptors& descriptors,
+                  std::vector<cublasLtMatmulHeuristicResult_t>& candidates) const;
   void give_numbers(const ProductShape& shape, const ProductTensors& tensors,
                     cudaStream_t stream) const;
   bool tf32_for(const ProductShape& shape) const { return tf32_ && shape.dtype == DType::kF32; }
