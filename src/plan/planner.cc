@@ -378,8 +378,7 @@ class Search {
     }
     const uint64_t pinned = layout.outside_bytes + pinned_states_bytes(plan.capacity);
     if (!cpu && pinned > 0) {
-      plan.items.push_back({"page tables of the host's memory",
-                            pinned / kHostBytesPerTableByte + request_.process.arena_granule});
+      plan.items.push_back({"page tables of the host's memory", pinned / kHostBytesPerTableByte});
     }
     plan.items.push_back({cpu ? "heap and stacks" : "kernels loaded later",
                           request_.process.slack_bytes + (cpu ? heap_bytes(plan) : 0)});
