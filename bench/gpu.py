@@ -6,11 +6,12 @@ Needs Python alone. Prints Markdown; with --out FILE also one JSON line per resu
     SST2=folder with train.tsv and dev.tsv: the data of end-to-end and sst2-techniques, which are left out without it
     MINILM=folder of the model that sst2-techniques trains
     SHARDS=processes of the unit tests, or of each sanitizer, at once [8]; SANITIZED=only these tests, as --gtest_filter has them;
-    SECONDS_OF_TESTS=when a group of them is cut off [900]"""
+    SNUG_EVERY=of their cases under sanitizers every which [5]; SECONDS_OF_TESTS=when a group of them is cut off [900]"""
 import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -77,8 +78,9 @@ def run_tests(name, jobs):
     that are not done in time as failed, with what they have shown until then."""
     deadline = time.time() + float(os.environ.get("SECONDS_OF_TESTS", 900))
     logs = [tempfile.TemporaryFile("w+", errors="replace") for _ in jobs]
+    threads = str(max(1, os.cpu_count() // len(jobs)))
     # Sessions of their own: a sanitizer's child has to end with it.
-    processes = [subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **env}, start_new_session=True)
+    processes = [subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": threads, **env}, start_new_session=True)
                  for (arguments, env), log in zip(jobs, logs)]
     try:
         while time.time() < deadline and any(process.poll() is None for process in processes):
@@ -93,10 +95,15 @@ def run_tests(name, jobs):
         log.seek(0)
         outputs.append(log.read().splitlines())
     found = sorted({line for lines in outputs for line in lines if "SUMMARY" in line})
-    passed = sum(line.startswith("[       OK ]") for lines in outputs for line in lines)
+    passed = {}  # seconds by test, behind the tool that watched it
+    for (arguments, _), lines in zip(jobs, outputs):
+        tool = arguments[arguments.index("--tool") + 1] + " " if "--tool" in arguments else ""
+        found_ok = (re.match(r"\[       OK \] (\S+) \((\d+) ms\)", line) for line in lines)
+        passed.update({tool + match[1]: int(match[2]) / 1e3 for match in found_ok if match})
     cut_off = sorted({line.split()[-1] for lines, code in zip(outputs, codes) if code == -9
                       for line in [line for line in lines if line.startswith("[ RUN")][-1:]})
-    print(f"{name}: {passed} tests passed, exit codes {sorted(set(codes))}", *found, sep="\n  ", flush=True)
+    slowest = ", ".join(f"{test} {seconds:.0f} s" for test, seconds in sorted(passed.items(), key=lambda item: -item[1])[:4])
+    print(f"{name}: {len(passed)} tests passed, exit codes {sorted(set(codes))}, slowest {slowest}", *found, sep="\n  ", flush=True)
     if cut_off:
         print("  not done in time:", ", ".join(cut_off), flush=True)
     record("tests", name=name, exit_codes=codes, passed=passed, summary=found, cut_off=cut_off)
@@ -124,10 +131,12 @@ def tests():
 
 
 def sanitize():
-    """memcheck and racecheck over the kernels' tests, both at once, then memcheck over whole steps."""
+    """memcheck and racecheck over the kernels' tests, both at once, then memcheck over whole steps. Our kernels are watched, not the
+    library's, in every so many of the tests' cases."""
     def sanitizer(tool):
-        return ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99"]
+        return ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", "--kernel-name", "kns=snug"]
 
+    os.environ.setdefault("SNUG_EVERY", "5")
     kernels = os.environ.get("SANITIZED", f"*-{UNSANITIZED}:{WHOLE_STEPS}")
     run_tests("memcheck and racecheck", in_shards(sanitizer("memcheck"), kernels) + in_shards(sanitizer("racecheck"), kernels))
     if "SANITIZED" not in os.environ:

