@@ -104,9 +104,12 @@ def run_tests(name, jobs):
                       for line in [line for line in lines if line.startswith("[ RUN")][-1:]})
     slowest = ", ".join(f"{test} {seconds:.0f} s" for test, seconds in sorted(passed.items(), key=lambda item: -item[1])[:4])
     print(f"{name}: {len(passed)} tests passed, exit codes {sorted(set(codes))}, slowest {slowest}", *found, sep="\n  ", flush=True)
+    reported = sorted({line for lines in outputs for line in lines if re.match("========= (Invalid|Error|Warning|Program hit)", line)})
+    if reported:
+        print(f"  {len(reported)} kinds of reports:", *reported[:10], sep="\n    ", flush=True)
     if cut_off:
         print("  not done in time:", ", ".join(cut_off), flush=True)
-    record("tests", name=name, exit_codes=codes, passed=passed, summary=found, cut_off=cut_off)
+    record("tests", name=name, exit_codes=codes, passed=passed, summary=found, reported=reported, cut_off=cut_off)
     for lines, code in zip(outputs, codes):
         if code not in (0, -9):
             failed = [i for i, line in enumerate(lines) if ": Failure" in line]
