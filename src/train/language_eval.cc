@@ -6,7 +6,7 @@
 #include "core/progress.h"
 #include "data/data_files.h"
 #include "train/session.h"
-#include "train/training_job.h"
+#include "train/training_data.h"
 
 namespace snug {
 namespace {

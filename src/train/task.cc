@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "data/data_files.h"
-#include "train/training_job.h"
+#include "train/training_data.h"
 
 namespace snug {
 namespace {

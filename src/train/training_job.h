@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <optional>
-#include <string_view>
 
 #include "data/batches.h"
 #include "data/dataset.h"
@@ -75,13 +74,5 @@ class DoesNotFit : public Error {
 
 TrainingJob prepare_training(const TrainOptions& options,
                              const std::optional<PreferredPlan>& preferred);
-
-// How a language model's texts are read: joined into blocks where it is causal.
-DatasetOptions text_dataset_options(const CommonOptions& options, Task task,
-                                    const ModelFolder& folder);
-
-// --max-length, or what the model has positions for. `flag` is what it was given as, for messages.
-size_t text_length(const CommonOptions& options, int64_t positions,
-                   std::string_view flag = "--max-length");
 
 }  // namespace snug
