@@ -111,6 +111,7 @@ class Trainer {
   std::map<std::string, double> evaluate_language();
   std::string metric_for_best_model() const;  // without "eval_"
   void check_metric(const std::set<std::string>& names) const;
+  void check_classes() const;
   bool improved(const std::map<std::string, double>& metrics);
   void save(uint64_t step);
   void save_weights_to(const fs::path& folder);
@@ -156,6 +157,7 @@ Trainer::Trainer(const TrainingJob& job, std::optional<Resume> resume,
   if (job_.eval_every > 0) {
     check_metric(evaluation_ ? evaluation_->metric_names()
                              : std::set<std::string>{"loss", "perplexity"});
+    check_classes();
   }
   if (job_.keeping) kept_.emplace(cache_folder(job_.options), *job_.keeping);
   load();
@@ -392,6 +394,16 @@ void Trainer::check_metric(const std::set<std::string>& names) const {
   if (names.contains(metric_for_best_model())) return;
   fail(ErrorKind::kUsage, "--metric-for-best-model {} is not measured; there are {}",
        job_.options.metric_for_best_model, fmt::join(names, ", "));
+}
+
+// A file of one class has no area under its curve. Of parts of a file the classes are not known.
+void Trainer::check_classes() const {
+  if (metric_for_best_model() != "roc_auc" || job_.task != Task::kClassify) return;
+  const auto has_rows = [](uint64_t count) { return count > 0; };
+  if (std::ranges::count_if(job_.validation->label_counts(), has_rows) > 1) return;
+  fail(ErrorKind::kUsage,
+       "--metric-for-best-model {} needs two classes: all rows for validation have one label",
+       job_.options.metric_for_best_model);
 }
 
 bool Trainer::improved(const std::map<std::string, double>& metrics) {

@@ -273,6 +273,10 @@ class Tasks(SnugTest):
                 self.assertIn(good.removeprefix("eval_"), refused)
                 self.assertFalse(os.path.exists(self.path("refused/metrics.jsonl")), "no step was logged")
                 run(*common, "--metric-for-best-model", good, "--output-dir", self.path("best"))
+        one_class = self.labelled("one.csv", 20, lambda colours: 1)
+        refused = run("train", "--model", model, "--train", classes, "--validation", one_class, "--metric-for-best-model", "roc_auc", "--max-steps", 2,
+                      "--eval-strategy", "steps", "--eval-steps", 2, *self.cache(), "--output-dir", self.path("one"), expect=2).err
+        self.assertIn("roc_auc needs two classes", refused)
 
     def test_refusals_say_what_there_is(self):
         model = self.model()
