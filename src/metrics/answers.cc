@@ -15,6 +15,9 @@
 namespace snug {
 namespace {
 
+// Of scores of questions without and with an answer.
+constexpr const char* kPrefixes[] = {"NoAns_", "HasAns_"};
+
 // With the context that a final sigma needs. Ill-formed bytes become U+FFFD.
 std::string to_lower(std::string_view text) {
   UErrorCode status = U_ZERO_ERROR;
@@ -158,15 +161,20 @@ MetricValues AnswerMetrics::all() {
   };
   put("", {examples(), totals_[0].exact + totals_[1].exact, totals_[0].f1 + totals_[1].f1});
   if (version_ == SquadVersion::k1) return values;
-  if (totals_[1].questions > 0) put("HasAns_", totals_[1]);
-  if (totals_[0].questions > 0) put("NoAns_", totals_[0]);
+  for (const bool has_answer : {true, false}) {
+    if (totals_[has_answer].questions > 0) put(kPrefixes[has_answer], totals_[has_answer]);
+  }
   put_best(values);
   return values;
 }
 
 std::vector<std::string> AnswerMetrics::sometimes() const {
   if (version_ == SquadVersion::k1) return {};
-  return {"HasAns_exact", "HasAns_f1", "HasAns_total", "NoAns_exact", "NoAns_f1", "NoAns_total"};
+  std::vector<std::string> names;
+  for (const std::string prefix : kPrefixes) {
+    for (const char* name : {"exact", "f1", "total"}) names.push_back(prefix + name);
+  }
+  return names;
 }
 
 // All thresholds, from answering nothing upwards: what is gained by answering one more question.

@@ -291,6 +291,9 @@ def main():
     parser.add_argument("--only", choices=["snug", "torch"], help="leave the other out")
     parser.add_argument("--out", help="JSON lines go here")
     args = parser.parse_args()
+    unknown = set(args.tasks.split(",")) - set(TASKS)
+    if unknown:
+        parser.error(f"--tasks: there is no {', '.join(sorted(unknown))}; there are {', '.join(TASKS)}")
     torch_device = "cuda" if torch.cuda.is_available() else "cpu"
     seeds = [int(seed) for seed in args.seeds.split(",")]
     failures = []
