@@ -5,7 +5,8 @@ Needs Python alone. Prints Markdown; with --out FILE also one JSON line per resu
     python3 bench/gpu.py [PART ...]           all of them without arguments; --help lists them
     SST2=folder with train.tsv and dev.tsv: the data of end-to-end and sst2-techniques, which are left out without it
     MINILM=folder of the model that sst2-techniques trains
-    SHARDS=processes of the unit tests, or of each sanitizer, at once [8]; SANITIZED=only these tests, as --gtest_filter has them;
+    SHARDS=processes of the unit tests, or of each sanitizer, at once [8]; TOOLS=of the sanitizers these [memcheck racecheck];
+    SANITIZED=only these tests, as --gtest_filter has them;
     SNUG_EVERY=of their cases under sanitizers every which [5]; SECONDS_OF_TESTS=when a group of them is cut off [900]"""
 import argparse
 import json
@@ -141,8 +142,9 @@ def sanitize():
 
     os.environ.setdefault("SNUG_EVERY", "5")
     kernels = os.environ.get("SANITIZED", f"*-{UNSANITIZED}:{WHOLE_STEPS}")
-    run_tests("memcheck and racecheck", in_shards(sanitizer("memcheck"), kernels) + in_shards(sanitizer("racecheck"), kernels))
-    if "SANITIZED" not in os.environ:
+    tools = os.environ.get("TOOLS", "memcheck racecheck").split()
+    run_tests(" and ".join(tools), [job for tool in tools for job in in_shards(sanitizer(tool), kernels)])
+    if "SANITIZED" not in os.environ and "memcheck" in tools:
         run_tests("memcheck of whole steps", alone(sanitizer("memcheck"), f"{WHOLE_STEPS}-{UNSANITIZED}"))
 
 
@@ -518,10 +520,12 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that what was started is ended
     for name in args.parts or parts:
         print(f"\n## {name}", flush=True)
+        start = time.time()
         try:
             parts[name]()
         except (RuntimeError, subprocess.TimeoutExpired, OSError) as error:
             check(False, f"{name}: {error}")
+        print(f"({name}: {time.time() - start:.0f} s)", flush=True)
         if args.out:
             with open(args.out, "w") as f:
                 f.writelines(json.dumps(row) + "\n" for row in results)
