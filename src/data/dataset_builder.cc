@@ -107,6 +107,7 @@ class RowEncoder {
         id_bytes_(cache_id_bytes(tokenizer)),
         file_(std::move(file)),
         max_length_(options.encoding.max_length),
+        word_room_(options.encoding.word_room),
         encoder_(tokenizer, options.encoding) {}
 
   void encode(Block& block) {
@@ -122,11 +123,12 @@ class RowEncoder {
           add_pieces(block, row);
         }
       } catch (const Error& error) {
-        if (error.kind() != ErrorKind::kInput) throw;  // not this row's fault
-        const Error placed(ErrorKind::kInput,
+        if (!is_of_row(error)) throw;
+        const Error placed(error.kind(),
                            fmt::format("{}: line {}: {}", file_, row.line, error.what()),
                            error.hint());
-        if (!skips_) throw placed;
+        // Which rows are left out must not depend on the memory.
+        if (!skips_ || error.kind() == ErrorKind::kBudget) throw placed;
         row.wrong = true;
         block.wrong.push_back(placed);
       }
@@ -152,8 +154,10 @@ class RowEncoder {
   // Without special tokens: documents end with the separator alone.
   void encode_document(const BlockRow& row, const Block& block) {
     const std::string_view text(block.text.data() + row.text_begin, row.text_size);
-    tokenizer_.encode(text, std::nullopt,
-                      {.truncation = Truncation::kNone, .special_tokens = false}, encoding_);
+    tokenizer_.encode(
+        text, std::nullopt,
+        {.truncation = Truncation::kNone, .special_tokens = false, .word_room = word_room_},
+        encoding_);
     for (const int32_t id : encoding_.ids) SNUG_CHECK(id >= 0 && id < tokenizer_.vocab_size());
     document_ = encoding_.ids;
     const bool ends = !row.continues && !document_.empty();
@@ -204,6 +208,7 @@ class RowEncoder {
   uint32_t id_bytes_;
   std::string file_;
   size_t max_length_;
+  uint64_t word_room_;
   ExampleEncoder encoder_;
   Encoding encoding_;              // of a document
   std::vector<int32_t> document_;  // its ids and the separator

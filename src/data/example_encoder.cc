@@ -62,19 +62,22 @@ void ExampleEncoder::encode_whole(const LabelledRow& row) {
   count_ = 1;
   examples_.resize(std::max<size_t>(examples_.size(), 1));
   Encoding& encoding = examples_[0].encoding;
-  EncodeOptions options{.max_length = options_.max_length, .keep = keep_of(options_.long_texts)};
+  EncodeOptions options{.max_length = options_.max_length,
+                        .keep = keep_of(options_.long_texts),
+                        .word_room = options_.word_room};
   tokenizer_->encode(row.text, row.text_pair, options, encoding);
   was_long_ = false;
   if (encoding.ids.size() < options_.max_length) return;
   // Only a second look can tell a text that fills max_length exactly from one that was cut.
-  options = {.max_length = options_.max_length + 1};
+  options = {.max_length = options_.max_length + 1, .word_room = options_.word_room};
   tokenizer_->encode(row.text, row.text_pair, options, longer_);
   was_long_ = longer_.ids.size() > options_.max_length;
 }
 
 void ExampleEncoder::encode_windows(std::string_view text, std::optional<std::string_view> pair) {
   std::vector<Encoding> windows = tokenizer_->encode_windows(
-      text, pair, options_.stride, {.max_length = options_.max_length, .with_offsets = true});
+      text, pair, options_.stride,
+      {.max_length = options_.max_length, .with_offsets = true, .word_room = options_.word_room});
   count_ = windows.size();
   examples_.resize(std::max(examples_.size(), count_));
   for (size_t i = 0; i < count_; ++i) {

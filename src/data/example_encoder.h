@@ -28,6 +28,7 @@ struct EncodingOptions {
   size_t stride = 0;          // tokens that a window shares with the one before it
   bool empty_is_end = false;  // a text without a token is read as the end-of-text token: where
                               // nothing is learned from it
+  uint64_t word_room = EncodeOptions().word_room;
 };
 
 // A row whose labels are numbers.
@@ -52,8 +53,8 @@ class ExampleEncoder {
  public:
   ExampleEncoder(const Tokenizer& tokenizer, const EncodingOptions& options);
 
-  // The examples of one row, valid until the next call; they may be moved from. Errors are kInput
-  // and kUsage.
+  // The examples of one row, valid until the next call; they may be moved from. Errors are kInput,
+  // kBudget and kUsage.
   std::span<EncodedExample> encode(const LabelledRow& row);
   // Whether that row was longer than max_length.
   bool was_long() const { return was_long_; }

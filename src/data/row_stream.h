@@ -11,6 +11,10 @@ namespace snug {
 
 // What was found to be wrong with a row without knowing where the row is from, said with its place.
 Error with_place(const Error& error, const std::string& file, const Row& row);
+// Whether the row is what is wrong, or too large for the memory.
+inline bool is_of_row(const Error& error) {
+  return error.kind() == ErrorKind::kInput || error.kind() == ErrorKind::kBudget;
+}
 
 class RowStream {
  public:

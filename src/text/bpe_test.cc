@@ -84,6 +84,26 @@ TEST(Bpe, IdsAndOffsets) {
   }
 }
 
+// A word is merged whole: one for which there is no room is refused, others beside it are not.
+TEST(Bpe, AWordThatTakesTooMuchIsRefused) {
+  const std::string word(100000, 'a'), words = [] {
+    std::string text;
+    while (text.size() < 100000) text += "the cat ";
+    return text;
+  }();
+  const EncodeOptions little{.word_room = kUsualWordRoom};
+  EXPECT_FALSE(encode(*gpt2(), words, std::nullopt, little).ids.empty());
+  EXPECT_FALSE(encode(*gpt2(), word).ids.empty());
+  try {
+    encode(*gpt2(), word, std::nullopt, little);
+    FAIL() << "nothing was refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kBudget);
+    EXPECT_NE(std::string(error.what()).find("100000 bytes without white space"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(Bpe, PairsHaveTypes) {
   const Encoding plain = encode(*gpt2(), "hello", " hello");
   EXPECT_EQ(plain.ids, (Ids{259, 260}));

@@ -1,10 +1,12 @@
 #include "text/subword_tokenizer.h"
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/progress.h"
 #include "text/scratch.h"
 
 namespace snug {
@@ -21,12 +23,24 @@ void Encoding::clear() {
   second_begin = second_end = 0;
 }
 
-void TokenBuffer::reset(bool offsets, size_t limit) {
+void TokenBuffer::reset(const EncodeOptions& options, size_t limit) {
   ids.clear();
   spans.clear();
   stripped.clear();
-  with_offsets = offsets;
+  with_offsets = options.with_offsets;
   enough = limit;
+  word_room = options.word_room;
+}
+
+void TokenBuffer::check_word(size_t bytes, uint64_t times) const {
+  constexpr uint64_t kReading = 23;  // times its bytes, at most, for the text that it stands in
+  const uint64_t needed = bytes * (times + kReading);
+  if (needed <= word_room) return;
+  throw Error(ErrorKind::kBudget,
+              fmt::format("has {} bytes without white space, which take {} to be tokenized; of the "
+                          "memory {} are left",
+                          bytes, format_bytes(needed), format_bytes(word_room)),
+              "give more with --memory, or leave the text out");
 }
 
 void TokenBuffer::keep(size_t count, Keep which) {
@@ -177,8 +191,8 @@ void SubwordTokenizer::encode(std::string_view text, std::optional<std::string_v
       options.truncation == Truncation::kNone ? kNoLimit : room(pair.has_value(), options);
   SNUG_CHECK(options.keep == Keep::kHead || !options.with_offsets);
   const auto tokenize_both = [&](size_t enough) {
-    work.first.reset(options.with_offsets, enough);
-    work.second.reset(options.with_offsets, enough);
+    work.first.reset(options, enough);
+    work.second.reset(options, enough);
     tokenize(text, work.first);
     if (pair) tokenize(*pair, work.second);
   };
@@ -213,8 +227,8 @@ std::vector<Encoding> SubwordTokenizer::encode_windows(std::string_view text,
          stride, limit);
   }
   Scratch& work = scratch();
-  work.first.reset(options.with_offsets, kNoLimit);
-  work.second.reset(options.with_offsets, kNoLimit);
+  work.first.reset(options, kNoLimit);
+  work.second.reset(options, kNoLimit);
   tokenize(text, work.first);
   if (pair) tokenize(*pair, work.second);
 

@@ -48,9 +48,13 @@ struct TokenBuffer {
   };
   std::vector<Stripped> stripped;
   bool with_offsets = false;
-  size_t enough = kNoLimit;  // work may stop at this many
+  size_t enough = kNoLimit;                                   // work may stop at this many
+  uint64_t word_room = std::numeric_limits<uint64_t>::max();  // see EncodeOptions
 
-  void reset(bool offsets, size_t limit);
+  void reset(const EncodeOptions& options, size_t limit);
+  // Refuses a word of so many bytes that takes so many `times` as many to be tokenized, where there
+  // is no room for that.
+  void check_word(size_t bytes, uint64_t times) const;
   bool full() const { return ids.size() >= enough; }
   void add(int32_t id, Span span) {
     ids.push_back(id);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -40,7 +41,13 @@ struct EncodeOptions {
   Keep keep = Keep::kHead;
   bool special_tokens = true;
   bool with_offsets = false;
+  // Bytes that a word may take while it is tokenized, with the text that it is read from: what has
+  // no white space is tokenized whole, and takes many times its length. More is kBudget.
+  uint64_t word_room = std::numeric_limits<uint64_t>::max();
 };
+
+// Room that is there whatever the budget: of words up to some thousand bytes.
+inline constexpr uint64_t kUsualWordRoom = 4 << 20;
 
 struct SpecialIds {
   int32_t pad = -1, unk = -1, cls = -1, sep = -1, mask = -1, bos = -1, eos = -1;  // -1: none

@@ -16,11 +16,13 @@ namespace {
 // Small enough for the first-level cache, large enough to amortise.
 constexpr size_t kChunkBytes = 2048;
 constexpr double kUnknownPenalty = 10;
+// What a long word takes while its best path is looked for, in its own bytes; measured.
+constexpr uint64_t kPathTimes = 64;
 
 struct PathNode {
-  double score = 0;  // of the best way to here
-  size_t start = 0;  // of its last piece
-  int32_t id = -1;   // of its last piece; -1: no way leads here yet
+  double score = 0;    // of the best way to here
+  uint32_t start = 0;  // of its last piece
+  int32_t id = -1;     // of its last piece; -1: no way leads here yet
 };
 
 }  // namespace
@@ -109,7 +111,7 @@ void UnigramTokenizer::find_best_path(std::string_view text, Scratch& work) cons
     const double so_far = path[pos].score;
     const auto offer = [&](int32_t id, size_t bytes, double score) {
       PathNode& node = path[pos + bytes];
-      if (node.id < 0 || so_far + score > node.score) node = {so_far + score, pos, id};
+      if (node.id < 0 || so_far + score > node.score) node = {so_far + score, uint32_t(pos), id};
     };
     size_t next = pos;
     next_code_point(text, next);
@@ -185,6 +187,7 @@ void UnigramTokenizer::append_word(const Word& word, Scratch& work, TokenBuffer&
       return;
     }
   }
+  out.check_word(bare.size(), kPathTimes);
   std::string_view text = bare;
   if (word.prefixed) {
     work.prefixed.assign(model_.metaspace->replacement).append(bare);

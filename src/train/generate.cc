@@ -224,7 +224,8 @@ void Generator::add_prompt(const std::string& text) {
   const EncodeOptions encoding = {
       .max_length = positions + 1,  // one more shows that it is too long
       .keep = options_.sliding ? Keep::kTail : Keep::kHead,
-      .special_tokens = false};
+      .special_tokens = false,
+      .word_room = std::max(prompt_room_, kUsualWordRoom)};
   session_.folder().tokenizer->encode(text, std::nullopt, encoding, encoding_);
   if (encoding_.ids.size() > positions && !options_.sliding) {
     throw Error(ErrorKind::kUsage,

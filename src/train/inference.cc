@@ -45,6 +45,7 @@ class LoadedModel {
              (more_bytes ? more_bytes(session_, encoding_, capacity) : 0);
     };
     session_.start(make_plan(session_.request(graph, workload, buffers)));
+    encoding_.word_room = TextRunner::word_room(session_.plan());
   }
 
   const ModelConfig& config() const { return session_.folder().config; }

@@ -61,6 +61,11 @@ uint64_t TextRunner::record_room(const Plan& plan, const EncodingOptions& option
   return std::max((plan.budget_bytes - plan.peak_bytes) / times, kUsualTextBytes);
 }
 
+uint64_t TextRunner::word_room(const Plan& plan) {
+  if (plan.device.kind != DeviceKind::kCpu) return EncodeOptions().word_room;
+  return std::max(plan.budget_bytes - plan.peak_bytes, kUsualWordRoom);
+}
+
 void TextRunner::add(OwnedRow row) {
   const std::span<EncodedExample> examples = encoder_.encode(row.view());
   add(std::move(row), examples);
@@ -72,8 +77,7 @@ void TextRunner::add(const std::string& file, const Row& row, RowLabels labels) 
   try {
     examples = encoder_.encode(owned.view());
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kInput) throw;  // not this row's fault
-    throw with_place(error, file, row);
+    throw is_of_row(error) ? with_place(error, file, row) : error;
   }
   add(std::move(owned), examples);
 }

@@ -50,6 +50,8 @@ class TextRunner {
   // room for.
   static uint64_t record_room(const Plan& plan, const EncodingOptions& options,
                               const std::filesystem::path& file);
+  // What it leaves for a word, see EncodeOptions.
+  static uint64_t word_room(const Plan& plan);
 
   void add(OwnedRow row);
   // A row of a file. What is wrong with it (kInput) is said with its place, and it is left out.

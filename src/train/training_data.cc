@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/process_memory.h"
 #include "core/progress.h"
 #include "core/threads.h"
 #include "data/data_files.h"
@@ -34,6 +35,16 @@ CommonOptions with_block_size(const TrainOptions& options, Task task, int64_t po
   common.max_length = options.block_size;
   text_length(common, positions, "--block-size");
   return common;
+}
+
+// What a thread that reads data may take for a word: its share of what is left before the run takes
+// its memory. On a GPU the budget is elsewhere.
+uint64_t word_room_of(const TrainingJob& job) {
+  if (job.platform->name() != "cpu") return EncodeOptions().word_room;
+  const uint64_t budget = job.platform->budget(job.options.memory_bytes),
+                 occupied = resident_bytes();
+  const uint64_t left = budget > occupied ? budget - occupied : 0;
+  return std::max(left / uint64_t(num_threads()), kUsualWordRoom);
 }
 
 DatasetOptions labelled_dataset_options(const TrainOptions& o, Task task,
@@ -146,6 +157,7 @@ void open_labelled_data(TrainingJob& job) {
          task_name(job.task));
   }
   DatasetOptions data = labelled_dataset_options(o, job.task, job.folder);
+  data.encoding.word_room = word_room_of(job);
   LabelSet trained = o.ignore_mismatched_sizes || job.task == Task::kRegress
                          ? LabelSet{}
                          : job.folder.trained_labels(head_of(job.task));
@@ -178,6 +190,7 @@ void open_text(TrainingJob& job) {
   const TrainOptions& o = job.options;
   DatasetOptions data = text_dataset_options(
       with_block_size(o, job.task, job.folder.config.max_length()), job.task, job.folder);
+  data.encoding.word_room = word_room_of(job);
   if (data.documents) {
     data.documents->joined = o.concat;
     data.documents->attention_crosses = o.attention_across_documents;

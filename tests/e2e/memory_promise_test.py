@@ -108,6 +108,32 @@ class MemoryPromise(SnugTest):
                                 self.assertLessEqual(result.peak_bytes, budget)
         self.assertGreater(refused, 5)
 
+    def test_a_giant_word_is_tokenized_within_the_budget_or_refused(self):
+        """What has no white space is merged whole, which takes many times its length."""
+        train = write_csv(self.path("train.csv"), 50, self.rng, labels=["a", "b"])
+        model, tuned = self.init("roberta", model_type="roberta", positions=64), self.path("tuned")
+        run("train", "--model", model, "--train", train, "--max-steps", 2, "--output-dir", tuned, *self.cache())
+        codes = []
+        for size in 200_000, 4_000_000:
+            word = "".join(self.rng.choice("abcdefgh") for _ in range(size))
+            data = self.path("giant.csv")
+            with open(train) as f, open(data, "w") as g:
+                g.write(f.read() + f"{word},b\n")
+            for flags in (["predict", "--model", tuned, "--input", data], ["eval", "--model", tuned, "--data", data],
+                          ["train", "--model", model, "--train", data, "--max-steps", 2, "--output-dir", self.path("out"), "--overwrite-output-dir"]):
+                for budget in 60 * MIB, 400 * MIB:
+                    with self.subTest(command=flags[0], size=size, budget=budget):
+                        result = run(*flags, "--memory", budget, *(self.cache() if flags[0] == "train" else []), expect=None)
+                        self.assertIn(result.code, (0, 4), result.err)
+                        if result.code == 4:
+                            self.assertRegex(result.err, "giant.csv: line 52: has (more than )?[0-9]+ bytes|does not fit")
+                        if result.peak_bytes:
+                            self.assertLessEqual(result.peak_bytes, budget)
+                        codes.append(result.code)
+        self.assertEqual(set(codes), {0, 4})
+        run("train", "--model", model, "--train", data, "--skip-bad-rows", "--memory", 60 * MIB, *self.cache(), "--output-dir", self.path("out"),
+            "--overwrite-output-dir", expect=4)  # which rows are left out must not depend on the memory
+
 
 if __name__ == "__main__":
     unittest.main()
