@@ -16,7 +16,7 @@
 
 namespace snug {
 
-inline constexpr uint32_t kCacheVersion = 6;
+inline constexpr uint32_t kCacheVersion = 7;
 
 // Written as it lies in memory, little-endian.
 struct CacheHeader {
@@ -36,13 +36,14 @@ struct CacheHeader {
   int32_t separator = -1;           // behind which a row is cut into sequences; -1: rows are whole
   uint64_t labelling = 0;           // Labelling
   uint64_t longest_text_bytes = 0;  // of the source, both texts of a pair
+  uint64_t longest_word_bytes = 0;  // without white space, in texts of more than 4 KiB
   uint64_t index_begin = 0;         // (rows + 1) u64 offsets of the records
   uint64_t labels_begin = 0;        // from here to the end: the labels
   uint64_t file_bytes = 0;
   uint64_t tail_hash = 0;    // XXH3 of [index_begin, file_bytes)
   uint64_t header_hash = 0;  // XXH3 of everything above
 };
-static_assert(sizeof(CacheHeader) == 168);
+static_assert(sizeof(CacheHeader) == 176);
 
 // In front of every record's labels (i32), ids and tags (u16, as many as ids, where rows have
 // tags).

@@ -149,6 +149,7 @@ int32_t Dataset::separator() const { return files_->header().separator; }
 uint64_t Dataset::long_rows() const { return files_->long_rows; }
 uint32_t Dataset::longest() const { return files_->longest; }
 uint64_t Dataset::longest_text_bytes() const { return files_->longest_text_bytes; }
+uint64_t Dataset::longest_word_bytes() const { return files_->longest_word_bytes; }
 const LabelSet& Dataset::labels() const { return files_->labels; }
 const std::vector<uint64_t>& Dataset::label_counts() const { return files_->label_counts; }
 Labelling Dataset::labelling() const { return files_->labelling(); }

@@ -83,13 +83,14 @@ class Dataset {
   uint64_t long_rows() const;           // of the sources: shortened, or cut into windows
   uint32_t longest() const;             // tokens of the longest row, after truncation
   uint64_t longest_text_bytes() const;  // of the sources
+  uint64_t longest_word_bytes() const;  // of their texts above 4 KiB
   // A row of joined documents is as many sequences as it holds documents, or parts of them: it is
   // cut behind each separator.
   uint32_t most_sequences() const;  // of any row
   int32_t separator() const;        // -1: rows are not cut
 
   // Parts share the files. What they say of tokens() is an upper bound, of longest(),
-  // longest_text_bytes(), labels and label_counts() that of the whole.
+  // longest_text_bytes(), longest_word_bytes(), labels and label_counts() that of the whole.
   Dataset part(uint64_t first, uint64_t count) const;
   Dataset first_texts(uint64_t most) const;  // windows of a text stay together
   // A share of the texts, spread evenly over the files, where exactly is up to the seed; and the

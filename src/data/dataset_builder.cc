@@ -16,6 +16,19 @@
 namespace snug {
 namespace {
 
+// Bytes of the longest part without white space; 0 of a text in which none can be long.
+uint64_t longest_word(std::string_view text) {
+  constexpr size_t kShortText = 4 << 10;
+  uint64_t longest = 0;
+  if (text.size() <= kShortText) return longest;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find_first_of(" \t\r\n", begin), text.size());
+    longest = std::max<uint64_t>(longest, end - begin);
+    begin = end + 1;
+  }
+  return longest;
+}
+
 constexpr size_t kBlockRows = 256;
 constexpr size_t kBlockTextBytes = 64 << 10;
 constexpr size_t kBlocksPerThread = 2;
@@ -377,6 +390,9 @@ class Builder {
       block.add(row, rows_.number(), labelled_);
       header_.longest_text_bytes = std::max<uint64_t>(
           header_.longest_text_bytes, row.text.size() + row.text_pair.value_or("").size());
+      for (const std::string_view text : {row.text, row.text_pair.value_or("")}) {
+        header_.longest_word_bytes = std::max(header_.longest_word_bytes, longest_word(text));
+      }
       ++rows_read_;
     }
     progress_.update(rows_.reader().bytes_read());

@@ -157,6 +157,7 @@ Dataset::Files::Files(std::vector<Source> opened) : sources(std::move(opened)) {
     skipped_rows += header.skipped_rows;
     records_bytes += source.records_bytes();
     longest_text_bytes = std::max(longest_text_bytes, header.longest_text_bytes);
+    longest_word_bytes = std::max(longest_word_bytes, header.longest_word_bytes);
     longest = std::max(longest, header.longest);
     most_sequences = std::max(most_sequences, header.most_sequences);
     windows = windows || header.rows != header.source_rows;

@@ -47,7 +47,7 @@ struct Dataset::Files {
   LabelSet labels;
   std::vector<uint64_t> label_counts;
   uint64_t rows = 0, tokens = 0, long_rows = 0, skipped_rows = 0, records_bytes = 0,
-           longest_text_bytes = 0;
+           longest_text_bytes = 0, longest_word_bytes = 0;
   uint32_t longest = 0, most_sequences = 1, label_words = 1;
   bool windows = false;  // some text is several rows
 

@@ -13,9 +13,6 @@
 namespace snug {
 namespace {
 
-// What a long word takes while it is merged, in its own bytes; measured with words of 20 MB.
-constexpr uint64_t kMergingTimes = 28;
-
 struct SpaceCounts {
   uint32_t leading = 0, trailing = 0;
 };
@@ -132,7 +129,7 @@ void BpeTokenizer::merge_word(std::string_view word, TokenBuffer& out) const {
 
 void BpeTokenizer::append_word(std::string_view word, TokenBuffer& out) const {
   if (word.size() > WordCache::kMaxWordBytes) {
-    out.check_word(word.size(), kMergingTimes);
+    out.check_word(word.size(), word_times());
     return merge_word(word, out);
   }
   WordCache::Entry& entry = WordCache::of_this_thread().place(cache_owner_, word);

@@ -17,8 +17,6 @@ namespace snug {
 namespace {
 
 constexpr size_t kChunkBytes = 4096;  // at once to the library
-// What the library takes for a long word, in its own bytes; measured.
-constexpr uint64_t kLatticeTimes = 290;
 constexpr std::string_view kSpace = "\u2581";
 
 // White space becomes single spaces, and none at the ends.
@@ -222,7 +220,7 @@ void SentencePieceTokenizer::append_parts(const std::vector<Part>& parts, Span s
 // A part of the text through the library.
 void SentencePieceTokenizer::encode_part(size_t begin, size_t end, Scratch& work,
                                          TokenBuffer& out) const {
-  out.check_word(end - begin, kLatticeTimes);
+  out.check_word(end - begin, word_times());
   model_.encode(std::string_view(work.text.bytes).substr(begin, end - begin), work.found);
   for (const SentencePieceModel::Found& found : work.found) {
     const Span span =

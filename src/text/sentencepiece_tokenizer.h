@@ -40,6 +40,7 @@ class SentencePieceTokenizer final : public SubwordTokenizer {
 
   std::string token_bytes(int32_t id, TextPlace place) const override;
   void save(const std::filesystem::path& folder) const override;
+  uint64_t word_times() const override { return 290; }  // measured with 20 MB
 
  private:
   struct Scratch;

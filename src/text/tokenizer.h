@@ -88,6 +88,8 @@ class Tokenizer {
   virtual std::string_view token(int32_t id) const = 0;
   virtual int32_t find(std::string_view token) const = 0;  // id of exactly this token, or -1
   virtual size_t model_max_length() const = 0;             // as the files state it; 0: they do not
+  // What a long word takes while it is tokenized whole, in its own bytes; 0: no more than its text.
+  virtual uint64_t word_times() const { return 0; }
   // Identifies vocabulary and behaviour: two tokenizers with one fingerprint encode alike.
   virtual uint64_t fingerprint() const = 0;
   // Writes the files from which both snug and transformers load this tokenizer again.

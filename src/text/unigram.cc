@@ -16,8 +16,6 @@ namespace {
 // Small enough for the first-level cache, large enough to amortise.
 constexpr size_t kChunkBytes = 2048;
 constexpr double kUnknownPenalty = 10;
-// What a long word takes while its best path is looked for, in its own bytes; measured.
-constexpr uint64_t kPathTimes = 64;
 
 struct PathNode {
   double score = 0;    // of the best way to here
@@ -187,7 +185,7 @@ void UnigramTokenizer::append_word(const Word& word, Scratch& work, TokenBuffer&
       return;
     }
   }
-  out.check_word(bare.size(), kPathTimes);
+  out.check_word(bare.size(), word_times());
   std::string_view text = bare;
   if (word.prefixed) {
     work.prefixed.assign(model_.metaspace->replacement).append(bare);

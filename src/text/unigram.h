@@ -46,6 +46,7 @@ class UnigramTokenizer final : public SubwordTokenizer {
 
   std::string token_bytes(int32_t id, TextPlace place) const override;
   void save(const std::filesystem::path& folder) const override;
+  uint64_t word_times() const override { return 64; }  // measured with 20 MB
 
  private:
   struct Scratch;

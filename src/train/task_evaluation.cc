@@ -213,7 +213,8 @@ uint64_t FileEvaluation::bytes(const Setup& setup, const Texts& texts, const Dim
     reading = std::max(reading, reading_bytes(file, texts.longest_text_bytes));
   }
   return metrics_bytes(setup.task, setup.config, texts.rows) +
-         TextRunner::bytes(capacity, setup.encoding, texts.longest_text_bytes) + reading;
+         TextRunner::bytes(capacity, setup.encoding, texts.longest_text_bytes) + reading +
+         texts.longest_word_bytes * setup.tokenizer.word_times();
 }
 
 std::set<std::string> FileEvaluation::metric_names() const {

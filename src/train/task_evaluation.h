@@ -54,6 +54,7 @@ class FileEvaluation {
     std::vector<std::filesystem::path> files;
     uint64_t rows = std::numeric_limits<uint64_t>::max();
     uint64_t longest_text_bytes = 0;  // 0: not known, what is above kUsualTextBytes comes on top
+    uint64_t longest_word_bytes = 0;  // likewise
   };
   static uint64_t bytes(const Setup& setup, const Texts& texts, const Dims& capacity);
 

@@ -375,7 +375,8 @@ PlanRequest plan_request(const TrainingJob& job, const TrainOptions& o, const Mo
     return bytes + FileEvaluation::bytes(job.evaluation(),
                                          {.files = texts.sources(),
                                           .rows = texts.rows(),
-                                          .longest_text_bytes = texts.longest_text_bytes()},
+                                          .longest_text_bytes = texts.longest_text_bytes(),
+                                          .longest_word_bytes = texts.longest_word_bytes()},
                                          capacity);
   };
   request.budget_bytes = job.platform->budget(o.memory_bytes);

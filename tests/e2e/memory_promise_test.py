@@ -81,6 +81,20 @@ class MemoryPromise(SnugTest):
                     self.assertGreater(measured, least / 8)
                     self.assertLessEqual(measured, least)
 
+    def test_a_giant_word_of_validation_is_in_the_plan(self):
+        model, train = self.init("roberta", model_type="roberta", positions=64), write_csv(self.path("train.csv"), 50, self.rng, labels=["a", "b"])
+        word = "".join(self.rng.choice("abcdefgh") for _ in range(3_000_000))
+        with open(self.path("word.csv"), "w") as f:
+            f.write(f"text,label\nshort,a\n{word},b\n")
+        flags = ["--model", model, "--train", train, "--validation", self.path("word.csv"), *self.cache()]
+        run("plan", *flags)  # fills the cache
+        least = run("plan", *flags, "--json").json()["minimum_budget_bytes"]
+        result = run("train", *flags, "--max-steps", 2, "--memory", least, "--output-dir", self.path("out"))
+        with open(self.path("out/run.json")) as f:
+            measured = max(json.load(f)["measured_peak_bytes"], result.peak_bytes or 0)
+        self.assertGreater(measured, least / 2)
+        self.assertLessEqual(measured, least)
+
     def test_a_giant_text_is_read_within_the_budget_or_refused(self):
         """By eval, predict and embed, which meet it after they have planned."""
         model, train = self.init(positions=64), write_csv(self.path("train.csv"), 50, self.rng, labels=["a", "b"])
