@@ -28,7 +28,7 @@ struct EncodingOptions {
   size_t stride = 0;          // tokens that a window shares with the one before it
   bool empty_is_end = false;  // a text without a token is read as the end-of-text token: where
                               // nothing is learned from it
-  uint64_t word_room = EncodeOptions().word_room;
+  uint64_t word_room = EncodeOptions().word_room;  // see there
 };
 
 // A row whose labels are numbers.

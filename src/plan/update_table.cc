@@ -22,12 +22,14 @@ int64_t element_at(int64_t array, int64_t begin, size_t element_bytes) {
 // Where the arrays of a parameter begin; -1: not there.
 struct Arrays {
   int64_t weight, copy, gradient, state;
+  size_t weight_bytes;  // of an element
 
   Arrays(const ParameterPlace& place, const UpdateFacts& facts)
       : weight(at(place.weight, place.outside_weight, facts)),
         copy(at(place.copy, kNoOffset, facts)),
         gradient(at(place.gradient, place.outside_gradient, facts)),
-        state(at(place.state, place.outside_state, facts)) {}
+        state(at(place.state, place.outside_state, facts)),
+        weight_bytes(place.split ? kHalfBytes : sizeof(float)) {}
 
  private:
   static int64_t at(size_t inside, size_t outside, const UpdateFacts& facts) {
@@ -93,10 +95,9 @@ std::vector<UpdateChunk> update_chunks(const ParameterTable& parameters, const A
     const ParameterPlace& place = layout.parameters[i];
     const Arrays arrays(place, facts);
     const size_t copy_bytes =
-                     keeps_bfloat16(facts.optimizer, p) ? kHalfBytes : dtype_bytes(facts.compute),
-                 weight_bytes = place.split ? kHalfBytes : sizeof(float);
+        keeps_bfloat16(facts.optimizer, p) ? kHalfBytes : dtype_bytes(facts.compute);
     for (int64_t begin = 0; begin < p.size(); begin += kUpdateChunk) {
-      chunks.push_back({.weight = element_at(arrays.weight, begin, weight_bytes),
+      chunks.push_back({.weight = element_at(arrays.weight, begin, arrays.weight_bytes),
                         .copy = element_at(arrays.copy, begin, copy_bytes),
                         .gradient = element_at(arrays.gradient, begin, sizeof(float)),
                         .begin = begin,
@@ -121,10 +122,9 @@ std::vector<UpdateTensor> update_tensors(const ParameterTable& parameters,
     if (!p.trained) continue;
     const ParameterPlace& place = layout.parameters[i];
     const Arrays arrays(place, facts);
-    const size_t weight_bytes = place.split ? kHalfBytes : sizeof(float);
     for (size_t n = 0; n < adafactor_part_count(p); ++n) {
       const AdafactorPart part = adafactor_part(p, n);
-      tensors.push_back({.weight = element_at(arrays.weight, part.first, weight_bytes),
+      tensors.push_back({.weight = element_at(arrays.weight, part.first, arrays.weight_bytes),
                          .copy = element_at(arrays.copy, part.first, dtype_bytes(facts.compute)),
                          .gradient = element_at(arrays.gradient, part.first, sizeof(float)),
                          .state = arrays.state + int64_t(part.state),

@@ -77,7 +77,8 @@ void TextRunner::add(const std::string& file, const Row& row, RowLabels labels) 
   try {
     examples = encoder_.encode(owned.view());
   } catch (const Error& error) {
-    throw is_of_row(error) ? with_place(error, file, row) : error;
+    if (!is_of_row(error)) throw;
+    throw with_place(error, file, row);
   }
   add(std::move(owned), examples);
 }
