@@ -5,9 +5,9 @@ Needs Python alone. Prints Markdown; with --out FILE also one JSON line per resu
     python3 bench/gpu.py [PART ...]           all of them without arguments; --help lists them
     SST2=folder with train.tsv and dev.tsv: the data of end-to-end and sst2-techniques, which are left out without it
     MINILM=folder of the model that sst2-techniques trains
-    SHARDS=processes of the unit tests, or of each sanitizer, at once [8]; TOOLS=of the sanitizers these [memcheck racecheck];
-    SANITIZED=only these tests, as --gtest_filter has them;
-    SNUG_EVERY=of their cases under sanitizers every which [5]; SECONDS_OF_TESTS=when a group of them is cut off [900]"""
+    PROCESSES=of unit tests at once, one test each [all processors]; TOOLS=of the sanitizers these [racecheck memcheck];
+    SANITIZED=only tests of these patterns (A*:B*); SNUG_EVERY=of their cases every which [5, for racecheck 7];
+    SECONDS_OF_TESTS=when a group of them is cut off [900]"""
 import argparse
 import json
 import os
@@ -33,10 +33,14 @@ TECHNIQUES = {"plain": {}, "state on the host": {"OFFLOAD": "state"}, "state and
               "state, gradients and what layers keep on the host": {"OFFLOAD": "gradients,activations"},
               "8-bit AdamW": {"OPTIM": "adamw_8bit"}, "AdamW in bf16": {"OPTIM": "adamw_bf16"}, "Adafactor": {"OPTIM": "adafactor"},
               "SGD": {"OPTIM": "sgd"}, "LoRA, rank 8": {"LORA": 8}, "embeddings frozen": {"FREEZE": "embeddings"}}
-# Tests of whole steps plan with what the device has left, so they run alone; the others run in SHARDS processes at once.
 WHOLE_STEPS = "*Engine*:*Golden*"
-# What is left out under the slow sanitizers: tests that measure time, and very large ones.
-UNSANITIZED = "*SpeedIsPrinted*:*FrequentWords*:CudaAttention.ManySequences*"
+# What other processes on the card would disturb.
+MEASURE_MEMORY = "*MemoryStaysAsItIs*"
+# What is left out under sanitizers, which change both: tests that measure time or memory.
+UNSANITIZED = f"*SpeedIsPrinted*:{MEASURE_MEMORY}"
+# Of a test's cases a sanitizer watches every so many; no divisor of how often their parameters come around.
+EVERY = {"memcheck": "5", "racecheck": "7"}
+RACECHECK = ["--racecheck-num-workers", "2"]  # processors for one test of many
 
 results, failures = [], []
 
@@ -74,78 +78,90 @@ def least_budget(case, **techniques):
     return step_bench(case, GIB // 2, **techniques)["minimum_bytes"]
 
 
+def test_names(tests):
+    """Of the tests that a --gtest_filter leaves."""
+    done = program(os.path.join(BUILD, "tests/cuda_test"), f"--gtest_filter={tests}", "--gtest_list_tests")
+    suite, names = "", []
+    for line in done.stdout.splitlines():
+        if line.startswith("  "):
+            names.append(suite + line.split()[0])
+        elif line.endswith(".") or ".  #" in line:
+            suite = line.split()[0]
+    return names
+
+
 def run_tests(name, jobs):
-    """Each job is (arguments, environment) of a process of the GPU tests; all run at once. Reports them under one name, and those
-    that are not done in time as failed, with what they have shown until then."""
-    deadline = time.time() + float(os.environ.get("SECONDS_OF_TESTS", 900))
-    logs = [tempfile.TemporaryFile("w+", errors="replace") for _ in jobs]
-    threads = str(max(1, os.cpu_count() // len(jobs)))
-    # Sessions of their own: a sanitizer's child has to end with it.
-    processes = [subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": threads, **env}, start_new_session=True)
-                 for (arguments, env), log in zip(jobs, logs)]
+    """Each job is (test, words before the program, environment) of a process with one GPU test; PROCESSES run at once. Those that
+    are not done in time count as failed."""
+    deadline, begun = time.time() + float(os.environ.get("SECONDS_OF_TESTS", 900)), time.time()
+    at_once = min(int(os.environ.get("PROCESSES", os.cpu_count())), len(jobs))
+    # Threads that spin at barriers would take the processors from other processes.
+    shared = {**os.environ, "OMP_NUM_THREADS": str(max(1, os.cpu_count() // at_once)), "OMP_WAIT_POLICY": "passive"}
+    waiting, running, ended = list(jobs), [], []
     try:
-        while time.time() < deadline and any(process.poll() is None for process in processes):
-            time.sleep(0.2)
+        while (waiting or running) and time.time() < deadline:
+            while waiting and len(running) < at_once:
+                test, prefix, env = waiting.pop(0)
+                log = tempfile.TemporaryFile("w+", errors="replace")
+                arguments = prefix + [os.path.join(BUILD, "tests/cuda_test"), f"--gtest_filter={test}"]
+                # A session of its own: a sanitizer's child has to end with it.
+                process = subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT, env={**shared, **env}, start_new_session=True)
+                running.append((" ".join([test] + prefix[1:3]), process, log, time.time()))
+            done = [job for job in running if job[1].poll() is not None]
+            running = [job for job in running if job not in done]
+            ended += [(label, process.returncode, log, time.time() - start) for label, process, log, start in done]
+            time.sleep(0.05)
     finally:
-        for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, 9)
-    codes = [process.wait() for process in processes]
-    outputs = []
-    for log in logs:
+        for _, process, _, _ in running:
+            os.killpg(process.pid, 9)
+    cut_off = [label for label, _, _, _ in running] + [" ".join([test] + prefix[1:3]) for test, prefix, _ in waiting]
+    passed, failed, summaries = {}, {}, {}
+    for label, code, log, seconds in ended:
         log.seek(0)
-        outputs.append(log.read().splitlines())
-    found = sorted({line for lines in outputs for line in lines if "SUMMARY" in line})
-    passed = {}  # seconds by test, behind the tool that watched it
-    for (arguments, _), lines in zip(jobs, outputs):
-        tool = arguments[arguments.index("--tool") + 1] + " " if "--tool" in arguments else ""
-        found_ok = (re.match(r"\[       OK \] (\S+) \((\d+) ms\)", line) for line in lines)
-        passed.update({tool + match[1]: int(match[2]) / 1e3 for match in found_ok if match})
-    cut_off = sorted({line.split()[-1] for lines, code in zip(outputs, codes) if code == -9
-                      for line in [line for line in lines if line.startswith("[ RUN")][-1:]})
-    slowest = ", ".join(f"{test} {seconds:.0f} s" for test, seconds in sorted(passed.items(), key=lambda item: -item[1])[:4])
-    print(f"{name}: {len(passed)} tests passed, exit codes {sorted(set(codes))}, slowest {slowest}", *found, sep="\n  ", flush=True)
-    reported = sorted({line for lines in outputs for line in lines if re.match("========= (Invalid|Error|Warning|Program hit)", line)})
-    if reported:
-        print(f"  {len(reported)} kinds of reports:", *reported[:10], sep="\n    ", flush=True)
+        lines = log.read().splitlines()
+        summary = [line.strip("= ") for line in lines if "SUMMARY" in line]
+        for line in summary:
+            summaries[line] = summaries.get(line, 0) + 1
+        clean = all(re.search(r"SUMMARY: 0 (errors|hazards displayed \(0 errors, 0 warnings\))", line) for line in summary)
+        # The one test ran and passed, and a sanitizer, where one watched, says that there was nothing.
+        if code == 0 and clean and any("[  PASSED  ] 1 test." in line for line in lines) and len(summary) == ("--tool" in label):
+            passed[label] = round(seconds, 1)
+        else:
+            failed[label] = lines
+    slowest = ", ".join(f"{label} {seconds:.0f} s" for label, seconds in sorted(passed.items(), key=lambda item: -item[1])[:6])
+    print(f"{name}: {len(passed)} of {len(jobs)} passed in {time.time() - begun:.0f} s; slowest {slowest}", flush=True)
+    for line, count in summaries.items():
+        print(f"  {count} times: {line}")
+    for label, lines in failed.items():
+        reasons = [i for i, line in enumerate(lines) if ": Failure" in line or re.match("========= (Invalid|Error|Warning|Program hit)", line)]
+        print(f"  failed: {label}", *[line for i in reasons[:3] for line in lines[i:i + 8]], *lines[-6:], sep="\n    ", flush=True)
     if cut_off:
         print("  not done in time:", ", ".join(cut_off), flush=True)
-    record("tests", name=name, exit_codes=codes, passed=passed, summary=found, reported=reported, cut_off=cut_off)
-    for lines, code in zip(outputs, codes):
-        if code not in (0, -9):
-            failed = [i for i, line in enumerate(lines) if ": Failure" in line]
-            print("\n".join([line for i in failed[:20] for line in lines[i:i + 6]] + lines[-30:]))
-    check(not any(codes), name)
-
-
-def in_shards(prefix, tests):
-    """The jobs of SHARDS processes that share these tests."""
-    count = int(os.environ.get("SHARDS", 8))
-    return [(prefix + [os.path.join(BUILD, "tests/cuda_test"), f"--gtest_filter={tests}"],
-             {"GTEST_TOTAL_SHARDS": str(count), "GTEST_SHARD_INDEX": str(shard)}) for shard in range(count)]
-
-
-def alone(prefix, tests):
-    return [(prefix + [os.path.join(BUILD, "tests/cuda_test"), f"--gtest_filter={tests}"], {})]
+    record("tests", name=name, passed=passed, summaries=summaries, failed={label: lines[:400] for label, lines in failed.items()}, cut_off=cut_off)
+    check(not failed and not cut_off, name)
 
 
 def tests():
-    run_tests("GPU unit tests of kernels", in_shards([], f"*-{WHOLE_STEPS}"))
-    run_tests("GPU unit tests of whole steps", alone([], WHOLE_STEPS))
+    alone, others = test_names(MEASURE_MEMORY), test_names(f"*-{MEASURE_MEMORY}")
+    run_tests("GPU unit tests", [(test, [], {}) for test in others])
+    run_tests("GPU unit tests that measure memory", [(test, [], {}) for test in alone])
 
 
 def sanitize():
-    """memcheck and racecheck over the kernels' tests, both at once, then memcheck over whole steps. Our kernels are watched, not the
-    library's, in every so many of the tests' cases."""
-    def sanitizer(tool):
-        return ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", "--kernel-name", "kns=snug"]
-
-    os.environ.setdefault("SNUG_EVERY", "5")
-    kernels = os.environ.get("SANITIZED", f"*-{UNSANITIZED}:{WHOLE_STEPS}")
-    tools = os.environ.get("TOOLS", "memcheck racecheck").split()
-    run_tests(" and ".join(tools), [job for tool in tools for job in in_shards(sanitizer(tool), kernels)])
-    if "SANITIZED" not in os.environ and "memcheck" in tools:
-        run_tests("memcheck of whole steps", alone(sanitizer("memcheck"), f"{WHOLE_STEPS}-{UNSANITIZED}"))
+    """racecheck over the kernels' tests, memcheck over these and whole steps. Our kernels are watched, not the library's, in every
+    so many of the tests' cases."""
+    tools = os.environ.get("TOOLS", "racecheck memcheck").split()
+    chosen = test_names(f"{os.environ.get('SANITIZED', '*')}-{UNSANITIZED}")
+    whole_steps = set(test_names(WHOLE_STEPS))
+    jobs = []
+    for tool in tools:
+        for test in chosen:
+            if tool == "racecheck" and test in whole_steps:
+                continue
+            # Ports of their own: by default all would look for one among the same ten.
+            prefix = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", "--kernel-name", "kns=snug", "--port", str(20000 + 16 * len(jobs))]
+            jobs.append((test, prefix + RACECHECK * (tool == "racecheck"), {"SNUG_EVERY": os.environ.get("SNUG_EVERY", EVERY[tool])}))
+    run_tests(" and ".join(tools), jobs)
 
 
 def memory():

@@ -23,34 +23,6 @@
 namespace snug {
 namespace {
 
-// Device memory, all bits set at first: NaN in every type.
-class DeviceBuffer {
- public:
-  explicit DeviceBuffer(size_t bytes) : bytes_(std::max<size_t>(bytes, 1)) {
-    SNUG_CUDA(cudaMalloc(&data_, bytes_));
-    poison();
-  }
-  ~DeviceBuffer() { cudaFree(data_); }
-  DeviceBuffer(const DeviceBuffer&) = delete;
-
-  void poison() { cuda::fill_device(data_, 0xff, bytes_); }
-  template <class T>
-  void write(const std::vector<T>& values) {
-    cuda::copy_to_device(data_, values.data(), values.size() * sizeof(T));
-  }
-  template <class T>
-  std::vector<T> read() const {
-    std::vector<T> values(bytes_ / sizeof(T));
-    SNUG_CUDA(cudaMemcpy(values.data(), data_, values.size() * sizeof(T), cudaMemcpyDeviceToHost));
-    return values;
-  }
-  void* data() const { return data_; }
-
- private:
-  void* data_ = nullptr;
-  size_t bytes_;
-};
-
 std::vector<std::byte> to_dtype(const std::vector<float>& values, DType dtype) {
   std::vector<std::byte> bytes(values.size() * dtype_bytes(dtype));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -121,8 +93,8 @@ class CaseTensors {
     qkv_values_ = random_values(real_ * 3 * hidden_, c.dtype, random);
     d_o_values_ = random_values(real_ * hidden_, c.dtype, random);
     if (c.rise != 0.0f) raise_scores();
-    qkv_.write(to_dtype(qkv_values_, c.dtype));
-    d_o_.write(to_dtype(d_o_values_, c.dtype));
+    qkv_.upload(to_dtype(qkv_values_, c.dtype));
+    d_o_.upload(to_dtype(d_o_values_, c.dtype));
 
     host_starts_ = {0};
     for (size_t s = 0; s < c.lengths.size(); ++s) {
@@ -136,10 +108,10 @@ class CaseTensors {
     host_.samples = host_samples_.data();
     auto starts = host_starts_;
     starts.resize(starts.size() + size_t(c.more_sequences), starts.back());
-    starts_.write(starts);
-    samples_.write(host_samples_);
-    state_.write(
-        std::vector{StepState{.tokens = int32_t(real_), .sequences = int32_t(c.lengths.size())}});
+    starts_.upload(cuda::bytes_of(starts));
+    samples_.upload(cuda::bytes_of(host_samples_));
+    state_.upload(cuda::bytes_of(
+        std::vector{StepState{.tokens = int32_t(real_), .sequences = int32_t(c.lengths.size())}}));
     device_.dims = {.tokens = int64_t(rows_),
                     .sequences = host_.dims.sequences + c.more_sequences,
                     .longest = host_.dims.longest + c.more_longest};
@@ -156,19 +128,22 @@ class CaseTensors {
                          tensor(d_o_, hidden_)};
     const Tensor out[] = {tensor(dqkv_, 3 * hidden_),
                           {sums_.data(), DType::kF32, 1, int64_t(3 * hidden_)}};
-    sums_.write(std::vector<float>(3 * hidden_, kSumsBefore));
+    sums_.upload(cuda::bytes_of(std::vector<float>(3 * hidden_, kSumsBefore)));
     cuda::launch(AttentionGradient(c_.spec), launch(in, out));
   }
   void poison_outputs() {
-    for (DeviceBuffer* buffer : {&o_, &lse_, &dqkv_, &workspace_}) buffer->poison();
+    for (cuda::DeviceBytes* buffer : {&o_, &lse_, &dqkv_, &workspace_}) buffer->poison();
   }
   struct Results {
     std::vector<std::byte> o, lse, dqkv, sums;
     bool operator==(const Results&) const = default;
   };
   Results results() const {
-    return {o_.read<std::byte>(), lse_.read<std::byte>(), dqkv_.read<std::byte>(),
-            sums_.read<std::byte>()};
+    for (const cuda::DeviceBytes* buffer :
+         {&qkv_, &o_, &lse_, &d_o_, &dqkv_, &sums_, &workspace_}) {
+      EXPECT_TRUE(buffer->guards_intact());
+    }
+    return {o_.download(), lse_.download(), dqkv_.download(), sums_.download()};
   }
 
   // The CPU's o and lse, and the gradient from the device's o and lse.
@@ -214,7 +189,7 @@ class CaseTensors {
     return sum;
   }
   size_t bytes(size_t count) const { return count * dtype_bytes(c_.dtype); }
-  Tensor tensor(const DeviceBuffer& buffer, size_t cols) const {
+  Tensor tensor(const cuda::DeviceBytes& buffer, size_t cols) const {
     return {buffer.data(), c_.dtype, int64_t(rows_), int64_t(cols)};
   }
   Tensor lse_tensor() const { return {lse_.data(), DType::kF32, int64_t(rows_), c_.spec.heads}; }
@@ -243,9 +218,9 @@ class CaseTensors {
 
   Case c_;
   size_t real_, rows_, hidden_;
-  DeviceBuffer qkv_, o_, lse_, d_o_, dqkv_, sums_, starts_, samples_, state_;
+  cuda::DeviceBytes qkv_, o_, lse_, d_o_, dqkv_, sums_, starts_, samples_, state_;
   size_t workspace_bytes_;
-  DeviceBuffer workspace_;
+  cuda::DeviceBytes workspace_;
   std::vector<float> qkv_values_, d_o_values_;
   std::vector<int32_t> host_starts_;
   std::vector<uint64_t> host_samples_;

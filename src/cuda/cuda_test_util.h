@@ -19,6 +19,7 @@
 #include "cuda/gpu.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/products.h"
 #include "ops/op_test_util.h"
 
 #define SNUG_NEEDS_GPU() \
@@ -37,12 +38,23 @@ inline void copy_to_device(void* to, const void* from, size_t bytes) {
   SNUG_CUDA(cudaDeviceSynchronize());
 }
 
-// Bytes on the device between two guards.
+// With SNUG_EVERY=n every nth case of a process's tests alone is run, for sanitizers, under which
+// all would take hours; null: no sanitizer watches.
+inline const char* watched_cases() { return std::getenv("SNUG_EVERY"); }
+
+// Whether a test leaves out its next case.
+inline bool leaves_out_case() {
+  const char* const every = watched_cases();
+  static int64_t count = 0;
+  return every != nullptr && count++ % std::max(1, std::atoi(every)) != 0;
+}
+
+// Bytes on the device between two guards. A sanitizer sees more where nothing lies behind them.
 class DeviceBytes {
  public:
   explicit DeviceBytes(size_t bytes) : bytes_(bytes) {
-    SNUG_CUDA(cudaMalloc(&memory_, bytes_ + 2 * kGuard));
-    fill_device(memory_, kPattern, bytes_ + 2 * kGuard);  // as float or half type: NaN
+    SNUG_CUDA(cudaMalloc(&memory_, all_bytes()));
+    fill_device(memory_, kPattern, all_bytes());
   }
   explicit DeviceBytes(const std::vector<std::byte>& contents) : DeviceBytes(contents.size()) {
     upload(contents);
@@ -57,26 +69,30 @@ class DeviceBytes {
     return static_cast<T*>(static_cast<void*>(static_cast<std::byte*>(memory_) + kGuard));
   }
   size_t size() const { return bytes_; }
+  // The first bytes; those behind keep what they have, all bits set at first.
   void upload(const std::vector<std::byte>& contents) {
-    ASSERT_EQ(contents.size(), bytes_);
-    copy_to_device(data(), contents.data(), bytes_);
+    ASSERT_LE(contents.size(), bytes_);
+    copy_to_device(data(), contents.data(), contents.size());
   }
+  void poison() { fill_device(data(), kPattern, bytes_); }
   std::vector<std::byte> download() const {
     std::vector<std::byte> contents(bytes_);
     SNUG_CUDA(cudaMemcpy(contents.data(), data(), bytes_, cudaMemcpyDeviceToHost));
     return contents;
   }
   bool guards_intact() const {
-    std::vector<std::byte> all(bytes_ + 2 * kGuard);
+    std::vector<std::byte> all(all_bytes());
     SNUG_CUDA(cudaMemcpy(all.data(), memory_, all.size(), cudaMemcpyDeviceToHost));
     const auto whole = [](std::byte b) { return b == std::byte(kPattern); };
     return std::all_of(all.begin(), all.begin() + kGuard, whole) &&
-           std::all_of(all.end() - kGuard, all.end(), whole);
+           std::all_of(all.begin() + ptrdiff_t(kGuard + bytes_), all.end(), whole);
   }
 
  private:
   static constexpr size_t kGuard = 256;  // keeps the alignment of cudaMalloc
-  static constexpr int kPattern = 0xff;
+  static constexpr int kPattern = 0xff;  // as float or half type: NaN
+  size_t all_bytes() const { return kGuard + bytes_ + (watched_cases() ? 0 : kGuard); }
+
   size_t bytes_;
   void* memory_ = nullptr;
 };
@@ -129,14 +145,6 @@ inline double dtype_error(DType dtype) {
   if (dtype == DType::kBF16) return 1.0 / 256.0;
   if (dtype == DType::kF16) return 1.0 / 2048.0;
   return dtype == DType::kF64 ? 1e-6 : 1e-5;
-}
-
-// Whether a test leaves out its next case: with SNUG_EVERY=n all but every nth of this process's.
-// For sanitizers, under which all would take hours.
-inline bool leaves_out_case() {
-  const char* const every = std::getenv("SNUG_EVERY");
-  static int64_t count = 0;
-  return every != nullptr && count++ % std::max(1, std::atoi(every)) != 0;
 }
 
 // A batch on the device, padded to a bucket as a captured graph sees it.
@@ -199,9 +207,7 @@ class CudaCase {
   }
 
   StepContext step;
-  // For operators with products. The first launch of a shape times candidates, which adds up: see
-  // warm_up().
-  Products* products = nullptr;
+  Products* products = nullptr;  // for operators with products
 
   // Values to read. Rows that are not there are finite but must not count; `padding` says otherwise
   // for gradients.
@@ -237,6 +243,8 @@ class CudaCase {
   void check(const OpType& op, const std::vector<ValueId>& in, const std::vector<ValueId>& out,
              double slack = 2.0, double error = 0.0) {
     if (leaves_out_case()) return;
+    // The first launch of a product's shape times candidates, which all add to targets.
+    if (products != nullptr) launch_op(op, in, out);
     const auto first = launch_op(op, in, out), second = launch_op(op, in, out);
     run_on_cpu(op, in, out);
     for (size_t n = 0; n < out.size(); ++n) {
@@ -248,12 +256,6 @@ class CudaCase {
               decoded(first[n], entry.desc.dtype), expected,
               slack * std::max(error, dtype_error(entry.desc.dtype)));
     }
-  }
-
-  // Before check() of an op with products: its shapes are known then.
-  template <class OpType>
-  void warm_up(const OpType& op, const std::vector<ValueId>& in, const std::vector<ValueId>& out) {
-    launch_op(op, in, out);
   }
 
   // What the CPU makes of the outputs.
@@ -399,6 +401,20 @@ class CudaCase {
   std::mt19937_64 random_;
   std::vector<Entry> entries_;
 };
+
+// Algorithms are chosen once for all tests. Stays to the end, when there may be no device any more
+// to give it back to.
+inline Products& shared_products() {
+  static Products& products = *new Products(*new Gpu("cuda"), {}, /*allow_tf32=*/false);
+  return products;
+}
+
+template <class OpType>
+void check_product(CudaCase& c, const OpType& op, const std::vector<ValueId>& in,
+                   const std::vector<ValueId>& out, double slack, double error) {
+  c.products = &shared_products();
+  c.check(op, in, out, slack, error);
+}
 
 // Milliseconds that work takes on the device, the median of some runs.
 template <class F>

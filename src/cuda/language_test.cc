@@ -1,7 +1,6 @@
 // The kernels of language models against the CPU operators: linear layers in both layouts, target
 // rows, the head and its loss, attention to a cache, sampling, conversion.
 #include "cuda/cuda_test_util.h"
-#include "cuda/products.h"
 #include "ops/cached_attention.h"
 #include "ops/convert.h"
 #include "ops/cuda_workspace.h"
@@ -53,21 +52,6 @@ Dims bucket_of(const Batch& batch, uint64_t seed) {
   const Dims dims = batch.dims;
   if (seed % 3 == 0) return dims;
   return {dims.tokens + 5, dims.sequences + 2, dims.longest + 3, dims.targets + 4};
-}
-
-// Algorithms are chosen once for all tests. Stays to the end, when there may be no device any more
-// to give it back to.
-Products& products() {
-  static Products& products = *new Products(*new Gpu("cuda"), {}, false);
-  return products;
-}
-
-template <class OpType>
-void check_product(CudaCase& c, const OpType& op, const std::vector<ValueId>& in,
-                   const std::vector<ValueId>& out, double slack, double error) {
-  c.products = &products();
-  c.warm_up(op, in, out);
-  c.check(op, in, out, slack, error);
 }
 
 void check_linear(CudaCase& c, DType dtype, const LinearSpec& spec, int64_t in, int64_t out,
@@ -569,7 +553,7 @@ class Speeds {
                    .batch = &batch_.batch,
                    .state = batch_.state,
                    .step = &step_,
-                   .products = &products()};
+                   .products = &shared_products()};
     const auto work = [&](cudaStream_t stream) {
       call.stream = stream;
       launch(op, call);

@@ -1,6 +1,5 @@
 // Kernels that read int8 weights against the CPU's.
 #include "cuda/cuda_test_util.h"
-#include "cuda/products.h"
 #include "ops/cuda_workspace.h"
 #include "ops/dequantize.h"
 #include "ops/embedding.h"
@@ -11,11 +10,6 @@ namespace snug::cuda {
 namespace {
 
 constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
-
-Products& products() {
-  static Products& products = *new Products(*new Gpu("cuda"), {}, false);
-  return products;
-}
 
 bool on_this_gpu(DType dtype) {
   static const bool has_bf16 = Gpu("cuda").has_bf16();
@@ -41,14 +35,6 @@ Quantized quantized(CudaCase& c, int64_t rows, int64_t cols, uint64_t seed) {
   quantize_rows(exact.data(), rows, cols, values.data(), scales.data());
   return {c.input(fixed(DType::kI8, rows, cols), Doubles(values.begin(), values.end())),
           c.input(fixed(DType::kF32, 1, rows), Doubles(scales.begin(), scales.end()))};
-}
-
-template <class OpType>
-void check_product(CudaCase& c, const OpType& op, const std::vector<ValueId>& in,
-                   const std::vector<ValueId>& out, double slack, double error) {
-  c.products = &products();
-  c.warm_up(op, in, out);
-  c.check(op, in, out, slack, error);
 }
 
 // Behind the real rows the layers leave what the padding gives, so only buckets that are full are
@@ -97,7 +83,7 @@ TEST(CudaQuantizedLinear, RowsOfZerosAndNan) {
   SNUG_NEEDS_GPU();
   const PackedBatch packed({3}, 1);
   CudaCase c(packed, packed.batch.dims, 1);
-  c.products = &products();
+  c.products = &shared_products();
   const auto [w, scales] = quantized(c, 32, 64, 1);
   Doubles values(3 * 64, 0.0);
   for (size_t i = 0; i < 64; ++i) {

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import sys
 import unittest
 
 from harness import MIB, ON_GPU, SnugTest, read_losses, run, write_csv
@@ -31,7 +32,28 @@ def combine(a, b):
     return EXACT[a][0] != EXACT[b][0] and not ("activations" in str(EXACT[b][1]) and a == "recompute parts")
 
 
-class Combinations(SnugTest):
+class BudgetTest(SnugTest):
+    """Keeps in mind how near runs came to their budgets and plans."""
+
+    def setUp(self):
+        super().setUp()
+        self.room, self.below = [], []
+        self.addCleanup(self.tell_room)
+
+    def tell_room(self):
+        if self.room:
+            print(f"{len(self.room)} runs: {min(self.room) / MIB:.2f} to {max(self.room) / MIB:.2f} MiB under their budgets, "
+                  f"{min(self.below):.2%} to {max(self.below):.2%} under their plans", file=sys.stderr)
+
+    def check_memory(self, budget, report, result):
+        self.assertEqual(report["predicted_arena_bytes"], report["measured_arena_bytes"])
+        for measured in filter(None, (report["measured_peak_bytes"], result.peak_bytes)):
+            self.room.append(budget - measured)
+            self.below.append(1 - measured / report["predicted_peak_bytes"])
+            self.assertLessEqual(measured, budget, "above the budget")
+
+
+class Combinations(BudgetTest):
     def setUp(self):
         super().setUp()
         self.model = self.init(hidden=64, layers=3)
@@ -49,9 +71,7 @@ class Combinations(SnugTest):
         out = self.path(f"out-{self.count}")
         result = run("train", *flags, "--memory", least, "--save-strategy", "no", "--output-dir", out, "--json")
         report = result.json()
-        self.assertEqual(report["predicted_arena_bytes"], report["measured_arena_bytes"])
-        for measured in filter(None, (report["measured_peak_bytes"], result.peak_bytes)):
-            self.assertLessEqual(measured, least)
+        self.check_memory(least, report, result)
         losses = list(read_losses(out).values())
         self.assertEqual(len(losses), STEPS)
         self.assertTrue(all(math.isfinite(loss) for loss in losses))
@@ -82,7 +102,7 @@ class Combinations(SnugTest):
                     self.assertLess(max(losses), 3 * alone["plain"][0])
 
 
-class BudgetFuzz(SnugTest):
+class BudgetFuzz(BudgetTest):
     """SNUG_FUZZ_RUNS sets how many, SNUG_FUZZ_FIRST the number of the first: each is drawn by its own."""
 
     def draw(self, i):
@@ -121,10 +141,7 @@ class BudgetFuzz(SnugTest):
                 out = self.path(f"out-{i}")
                 result = run("train", *flags, "--memory", budget, "--output-dir", out)
                 with open(os.path.join(out, "run.json")) as f:
-                    report = json.load(f)
-                self.assertEqual(report["measured_arena_bytes"], report["predicted_arena_bytes"])
-                for measured in filter(None, (report["measured_peak_bytes"], result.peak_bytes)):
-                    self.assertLessEqual(measured, budget, "above the budget")
+                    self.check_memory(budget, json.load(f), result)
 
 
 if __name__ == "__main__":
