@@ -94,6 +94,8 @@ def run_tests(name, jobs):
     """Each job is (test, words before the program, environment) of a process with one GPU test; PROCESSES run at once. Those that
     are not done in time count as failed."""
     deadline, begun = time.time() + float(os.environ.get("SECONDS_OF_TESTS", 900)), time.time()
+    if not jobs:
+        raise RuntimeError(f"{name}: no such tests")
     at_once = min(int(os.environ.get("PROCESSES", os.cpu_count())), len(jobs))
     # Threads that spin at barriers would take the processors from other processes.
     shared = {**os.environ, "OMP_NUM_THREADS": str(max(1, os.cpu_count() // at_once)), "OMP_WAIT_POLICY": "passive"}

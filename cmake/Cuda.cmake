@@ -25,8 +25,7 @@ target_include_directories(snug_cublaslt SYSTEM INTERFACE ${CUBLASLT_INCLUDE})
 target_link_libraries(snug_cublaslt INTERFACE ${CUBLASLT_LIBRARY})
 
 set(CMAKE_FIND_LIBRARY_SUFFIXES .a .so)
-set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+add_link_options(-static-libstdc++ -static-libgcc)
 # Looked up beside the program first, then where CUDA usually is.
-set(CMAKE_SKIP_BUILD_RPATH ON)
-add_link_options(-static-libstdc++ -static-libgcc
-  "-Wl,-rpath,$ORIGIN/../lib:/usr/local/cuda/lib64:/usr/local/cuda/targets/x86_64-linux/lib")
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib" "$ORIGIN/../cublas/lib" /usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cmath>
@@ -206,6 +207,18 @@ inline Curve train(Engine& engine, const Model& model, const Variant& variant, i
   return curve;
 }
 
+// One set of algorithms for all tests of a process: what is compared bit for bit must not depend on
+// timings, nor on those of others that run at the same time.
+inline const std::filesystem::path& process_cache() {
+  struct Folder {
+    ~Folder() { std::filesystem::remove_all(path); }
+    std::filesystem::path path =
+        testing::TempDir() + "snug-engine-test-" + std::to_string(::getpid());
+  };
+  static const Folder folder;
+  return folder.path;
+}
+
 class CudaEngineTest : public testing::Test {
  protected:
   Curve on_gpu(const Variant& variant, int steps = 10) {
@@ -232,8 +245,7 @@ class CudaEngineTest : public testing::Test {
   }
 
   std::unique_ptr<Model> model_ = make_model(small_config(), Head::kClassifier);
-  // One set of algorithms for all: what is compared bit for bit must not depend on timings.
-  std::filesystem::path cache_ = testing::TempDir() + "snug-engine-test";
+  const std::filesystem::path& cache_ = process_cache();
 };
 
 // Causal language modelling: the head in chunks, targets, weights stored [in, out], tanh GELU.

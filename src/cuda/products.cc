@@ -295,7 +295,7 @@ Products::Products(const Gpu& gpu, std::filesystem::path cache_folder, bool allo
       [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '-');
   cache_file_ = cache_folder / fmt::format("products-{}-{}-{}{}.json", model, gpu.multiprocessors(),
                                            cublasLtGetVersion(), allow_tf32 ? "-tf32" : "");
-  load();
+  choices_ = stored();
 }
 
 Products::~Products() {
@@ -520,28 +520,34 @@ size_t Products::workspace_bytes(const ProductShape& shape) const {
 }
 
 // The file is a convenience: one that cannot be read counts as empty.
-void Products::load() {
-  if (!std::filesystem::exists(cache_file_)) return;
+std::map<ProductShape, Products::Choice> Products::stored() const {
+  std::map<ProductShape, Choice> choices;
+  if (!std::filesystem::exists(cache_file_)) return choices;
   try {
     const Json json = Json::parse(read_small_file(cache_file_));
-    if (json.at("version") != kCacheVersion) return;
+    if (json.at("version") != kCacheVersion) return choices;
     for (const Json& entry : json.at("products")) {
       Choice choice{.way = Way(entry.at(kShapeFields).get<int>()),
                     .counter_bytes = entry.at(kShapeFields + 1)};
       for (size_t i = 0; i < std::size(choice.algorithm.data); ++i) {
         choice.algorithm.data[i] = entry.at(kShapeFields + 2 + i).get<uint64_t>();
       }
-      choices_[shape_of(entry)] = choice;
+      choices[shape_of(entry)] = choice;
     }
   } catch (const Json::exception&) {
-    choices_.clear();
+    choices.clear();
   }
+  return choices;
 }
 
+// Runs that start at the same time write after each other: a choice that is on disk stays, so that
+// who used it gets the same bits again.
 void Products::save() const {
   if (!changed_ || cache_file_.empty()) return;
+  std::map<ProductShape, Choice> all = stored();
+  all.insert(choices_.begin(), choices_.end());
   Json entries = Json::array();
-  for (const auto& [shape, choice] : choices_) {
+  for (const auto& [shape, choice] : all) {
     Json entry = shape_key(shape);
     entry.push_back(int(choice.way));
     entry.push_back(choice.counter_bytes);

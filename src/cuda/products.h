@@ -157,7 +157,8 @@ class Products {
   void give_numbers(const ProductShape& shape, const ProductTensors& tensors,
                     cudaStream_t stream) const;
   bool tf32_for(const ProductShape& shape) const { return tf32_ && shape.dtype == DType::kF32; }
-  void load();
+  // What is on disk.
+  std::map<ProductShape, Choice> stored() const;
 
   cublasLtHandle_t handle_ = nullptr;
   cublasLtMatmulPreference_t preference_ = nullptr;

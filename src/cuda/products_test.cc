@@ -9,6 +9,8 @@
 #include <functional>
 #include <random>
 
+#include "core/file.h"
+#include "core/json.h"
 #include "cuda/cuda_test_util.h"
 #include "cuda/gpu.h"
 #include "cuda/timing_numbers.h"
@@ -317,6 +319,37 @@ TEST(CudaProducts, GeluIsAppliedOnce) {
     EXPECT_NEAR(decoded(pre.download(), DType::kF16)[5], 4.0, 1e-6);
     products.save();
   }
+}
+
+// Two runs that start at the same time: both choices are kept, and what was there first stays.
+TEST(CudaProducts, ChoicesOfTwoRunsAreKept) {
+  SNUG_NEEDS_GPU();
+  const Gpu gpu("cuda");
+  const std::filesystem::path cache = testing::TempDir() + "snug-two-runs-test";
+  std::filesystem::remove_all(cache);
+  const DeviceBytes x(size_t{128 * 128 * 2}), y(size_t{128 * 128 * 2});
+  const DeviceBytes workspace(kProductWorkspaceBytes);
+  const std::span<std::byte> scratch(workspace.data<std::byte>(), kProductWorkspaceBytes);
+  const auto choose = [&](Products& products, int64_t rows) {
+    products.run({.dtype = DType::kF16, .rows = rows, .in = 64, .out = 128},
+                 {.left = x.data(), .right = x.data(), .result = y.data()}, scratch, gpu.stream());
+  };
+  const auto stored = [&] {
+    const auto file = std::filesystem::directory_iterator(cache)->path();
+    return Json::parse(read_small_file(file)).at("products");
+  };
+  Products first(gpu, cache, false), second(gpu, cache, false);
+  choose(first, 64);
+  first.save();
+  const Json before = stored();
+  ASSERT_EQ(before.size(), 1u);
+  choose(second, 64);
+  choose(second, 128);
+  second.save();
+  const Json after = stored();
+  ASSERT_EQ(after.size(), 2u);
+  EXPECT_EQ(after.at(0), before.at(0));
+  std::filesystem::remove_all(cache);
 }
 
 // One operator on the CPU, and whatever was measured to be faster on the device. Sizes that the
