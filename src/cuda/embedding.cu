@@ -112,12 +112,12 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1)
   constexpr int kRows = Rows::kRows;
   constexpr bool kWhole = Shape::kWhole;
   const int cols = a.cols;
-  const int64_t tokens = a.state->tokens;
+  const int tokens = a.state->tokens, turns = Rows::turns(tokens);
   RowSums<Shape, Rows::kBlock, kNormSums> sums;
   Eight gamma[Shape::kVectors];
   if (a.gamma) load_columns<Shape>(a.gamma, cols, gamma);
   int64_t first = Rows::first();
-  for (int turn = 0; first < tokens; first += Rows::step(), ++turn) {
+  for (int turn = 0; turn < turns; first += Rows::step(), ++turn) {
     Eight dy[kRows][Shape::kVectors], values[kRows][Shape::kVectors];
     NormStats stats[kRows];
 #pragma unroll

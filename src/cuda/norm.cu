@@ -218,7 +218,8 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1)
   constexpr int kRows = Rows::kRows;
   constexpr bool kWhole = Shape::kWhole;
   const int cols = Shape::width(a.cols);
-  const int real = real_rows(*a.state, a.rows_are), step = int(Rows::step());
+  const int real = real_rows(*a.state, a.rows_are), step = int(Rows::step()),
+            turns = Rows::turns(a.rows);
   RowSums<Shape, Rows::kBlock, kNormSums> sums;
   Eight gamma[Shape::kVectors];
   BackwardRows<T, Shape> next;
@@ -226,7 +227,7 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1)
   next.fetch(a, last, real);
   load_columns<Shape>(a.gamma, cols, gamma);
 #pragma unroll(kPlain ? 2 : 1)  // else what is fetched would be moved
-  for (int turn = 0; last >= 0; last -= step, ++turn) {
+  for (int turn = 0; turn < turns; last -= step, ++turn) {
     const BackwardRows<T, Shape> now = next;
     MaskRow mask_rows[kRows];
     Packed<T> dsum[kRows][Shape::kVectors];

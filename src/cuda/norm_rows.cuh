@@ -145,6 +145,11 @@ struct Walk {
     return (int64_t(Shape::group()) * gridDim.x + blockIdx.x) * kRows;
   }
   static __device__ int64_t step() { return int64_t(gridDim.x) * kGroups * kRows; }
+  // Of a block over so many rows: as many for all its groups, though the last may have no row left.
+  // They meet as often then, without which racecheck loses track of the barriers they all share.
+  static __device__ int turns(int rows) {
+    return (rows - int(blockIdx.x) * kRows + int(step()) - 1) / int(step());
+  }
   // Blocks, one piece of the sums each. Groups of a block lie far apart, so that few rows use all
   // multiprocessors.
   static int64_t blocks(int64_t rows) { return std::min(kColumnSumPieces, ceil_div(rows, kRows)); }
