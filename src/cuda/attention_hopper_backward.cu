@@ -54,8 +54,6 @@ struct Barriers {
   uint64_t full[2], empty[2];                      // a stage
   uint64_t scores_full, scores_empty;              // ds
   uint64_t mask_full[kMasks], mask_empty[kMasks];  // a mask
-  // Of a cluster: its other block left its keys; its share is here.
-  uint64_t other_left, share_full;
 };
 
 __device__ __forceinline__ ColumnSums& column_sums() {
@@ -86,7 +84,7 @@ struct Walk {
   uint32_t base;          // of shared memory
   unsigned char* memory;  // the same
   // Barriers.
-  uint32_t full, empty, scores_full, scores_empty, mask_full, mask_empty, other_left, share_full;
+  uint32_t full, empty, scores_full, scores_empty, mask_full, mask_empty;
 
   // Tile `local` of the block's is this tile of the sequence's.
   __device__ __forceinline__ int tile_of(int local) const { return local * kCluster + rank; }
@@ -107,14 +105,15 @@ struct Walk {
     return reinterpret_cast<uint32_t*>(memory + kBitsAt) + turn % kMasks * kMathThreads;
   }
   // Calls f(turn, key_tile, local) for the products of a tile of keys and a tile of queries in
-  // their order.
-  template <class F>
-  __device__ __forceinline__ void over_turns(const F& f) const {
+  // their order, and end() behind those of a tile of keys.
+  template <class F, class End>
+  __device__ __forceinline__ void over_turns(const F& f, const End& end) const {
     int turn = 0;
     for (int key_tile = 0; key_tile < key_tiles; ++key_tile) {
       for (int local = first_local(key_tile); local < query_tiles; ++local) {
         f(turn++, key_tile, local);
       }
+      end();
     }
   }
   __device__ __forceinline__ const T* q() const {
@@ -128,6 +127,21 @@ struct Walk {
 // Nobody of the block reads the tiles of keys and values any more; the next ones are there.
 __device__ __forceinline__ void leave_keys() { meet<1, kTileThreads>(); }
 __device__ __forceinline__ void enter_keys() { meet<2, kTileThreads>(); }
+
+// At the end of a tile of keys the blocks of a cluster give each other shares of dk and dv, through
+// the tiles of keys and values. They meet when both have left these, when shares are there and when
+// they are read; all threads of both, also those that exchange nothing.
+__device__ __forceinline__ void let_others_exchange() {
+  for (int i = 0; i < 3; ++i) cluster_meet();
+}
+template <int kCluster>
+__device__ __forceinline__ void end_keys() {
+  if constexpr (kCluster > 1) {
+    let_others_exchange();
+  } else {
+    leave_keys();
+  }
+}
 
 // The helper's part.
 template <class T, int kCluster>
@@ -272,10 +286,7 @@ struct Helper {
         }
         add_query_gradient(turn, key_tile, local);
       }
-      leave_keys();
-      if constexpr (kCluster > 1) {
-        leave_keys();  // shares of dk and dv pass through the tiles of keys and values
-      }
+      end_keys<kCluster>();
       if (key_tile + 1 < walk.key_tiles) {
         copy_keys(key_tile + 1);
         finish_copies();
@@ -318,12 +329,16 @@ struct Drawer {
   }
 
   __device__ __forceinline__ void run() const {
-    walk.over_turns([&](int turn, int key_tile, int local) {
-      const uint32_t mask = uint32_t(turn % kMasks) * 8;
-      if (turn >= kMasks) await(walk.mask_empty + mask, uint32_t(turn / kMasks - 1) & 1);
-      draw(turn, key_tile, local);
-      arrive(walk.mask_full + mask);
-    });
+    walk.over_turns(
+        [&](int turn, int key_tile, int local) {
+          const uint32_t mask = uint32_t(turn % kMasks) * 8;
+          if (turn >= kMasks) await(walk.mask_empty + mask, uint32_t(turn / kMasks - 1) & 1);
+          draw(turn, key_tile, local);
+          arrive(walk.mask_full + mask);
+        },
+        [] {
+          if constexpr (kCluster > 1) let_others_exchange();
+        });
   }
 };
 
@@ -366,8 +381,7 @@ struct Math {
     const uint32_t mask = uint32_t(turn % kMasks) * 8;
     await(walk.mask_full + mask, uint32_t(turn / kMasks) & 1);
     const uint32_t bits = walk.bits(turn)[threadIdx.x];
-    __syncwarp();
-    if (lane == 0) arrive(walk.mask_empty + mask);
+    arrive(walk.mask_empty + mask);
     return bits;
   }
 
@@ -459,11 +473,11 @@ struct Math {
       pin(dk);
       pin(dv);
       if (first < walk.query_tiles) release(turn - 1);
-      leave_keys();
       bool own_dk = true, own_dv = true;
       if constexpr (kCluster > 1) {
         own_dk = walk.rank == 0, own_dv = !own_dk;
-        exchange(dk, dv, uint32_t(key_tile & 1));
+        exchange(dk, dv);
+      } else {
         leave_keys();
       }
 #pragma unroll
@@ -480,16 +494,12 @@ struct Math {
     }
   }
 
-  // The block of rank 0 gets the other one's share of dk and gives its own of dv, through the
-  // other's tiles of keys and values. A block ends only when all that was sent to it has come, so
-  // nobody writes to one that is gone.
-  __device__ __forceinline__ void exchange(Accumulator& dk, Accumulator& dv,
-                                           uint32_t parity) const {
+  // The block of rank 0 gets the other one's share of dk and gives its own of dv; see
+  // let_others_exchange().
+  __device__ __forceinline__ void exchange(Accumulator& dk, Accumulator& dv) const {
     const bool gives_dv = walk.rank == 0;
-    const uint32_t other = uint32_t(walk.rank ^ 1);
-    arrive_at(walk.other_left, other);
-    await_other(walk.other_left, parity);
-    const uint32_t to = address_at(walk.base + kKeysAt + threadIdx.x * 16, other);
+    const uint32_t to = address_at(walk.base + kKeysAt + threadIdx.x * 16, uint32_t(walk.rank ^ 1));
+    cluster_meet();
 #pragma unroll
     for (int block = 0; block < 8; ++block) {
       float four[4];
@@ -500,8 +510,7 @@ struct Math {
           "f"(four[0]), "f"(four[1]), "f"(four[2]), "f"(four[3])
           : "memory");
     }
-    arrive_at(walk.share_full, other);
-    await_other(walk.share_full, parity);
+    cluster_meet();
     const float4* const got = reinterpret_cast<const float4*>(walk.memory + kKeysAt) + threadIdx.x;
 #pragma unroll
     for (int block = 0; block < 8; ++block) {
@@ -513,6 +522,7 @@ struct Math {
         dv[block][i] += gives_dv ? 0.0f : more[i];
       }
     }
+    cluster_meet();
   }
 };
 
@@ -577,10 +587,8 @@ __global__ void __launch_bounds__(threads_of(kDropout), 1)
                             .scores_full = shared_address(&barriers.scores_full),
                             .scores_empty = shared_address(&barriers.scores_empty),
                             .mask_full = shared_address(barriers.mask_full),
-                            .mask_empty = shared_address(barriers.mask_empty),
-                            .other_left = shared_address(&barriers.other_left),
-                            .share_full = shared_address(&barriers.share_full)};
-  walk.over_turns([&](int turn, int, int) { walk.turns = turn + 1; });
+                            .mask_empty = shared_address(barriers.mask_empty)};
+  walk.over_turns([&](int turn, int, int) { walk.turns = turn + 1; }, [] {});
   const int group = __shfl_sync(0xffffffffu, int(threadIdx.x) / kGroupThreads, 0);
   const float keep_scale = kDropout ? a.mask.scale : 1.0f;
   const Helper<T, kCluster> helper = {walk, keep_scale};
@@ -606,10 +614,8 @@ __global__ void __launch_bounds__(threads_of(kDropout), 1)
     init_barrier(walk.scores_empty, kHelperWarps);
     for (uint32_t mask = 0; mask < kMasks; ++mask) {
       init_barrier(walk.mask_full + mask * 8, kGroupThreads);
-      init_barrier(walk.mask_empty + mask * 8, kMathWarps);
+      init_barrier(walk.mask_empty + mask * 8, kMathThreads);
     }
-    init_barrier(walk.other_left, kMathThreads);
-    init_barrier(walk.share_full, kMathThreads);
   }
   if constexpr (kCluster > 1) {
     cluster_meet();

@@ -93,6 +93,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   const int warp = in_warp(int(threadIdx.x) / kWarp), group = warp / (kGroupThreads / kWarp);
   const int lane = int(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
+  const int own_barrier = 1 + warp;  // of the warp
 
   const auto keys_at = [&](int tile) { return kv_tiles + uint32_t(tile) % kStages * kStageBytes; };
   const auto barrier_of = [&](int tile) { return uint32_t(tile) % kStages * 8; };
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       end_copies();
       wait_for_copies();
       show_to_products();
-      __syncwarp();
+      meet_in_warp(own_barrier);
       if (lane == 0) arrive(barrier);
     }
     __syncwarp();
@@ -261,7 +262,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         multiply_add<T>(s[block + 1], left, k[2], k[3]);
       }
     }
-    __syncwarp();
+    meet_in_warp(own_barrier);
     hide(tile);
     float new_top[2];
     find_tops(new_top);
@@ -338,6 +339,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   pin(out);
 
   // Through the warp's own rows of the tile of queries, for stores of whole chunks.
+  meet_in_warp(own_barrier);
   unsigned char* const own_rows = shared_bytes + (q_tile - first_byte);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

@@ -178,6 +178,10 @@ __device__ __forceinline__ void come_to(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// The lanes of a warp. __syncwarp() leaves no instruction where they are known to be together, and
+// racecheck does not see it then.
+__device__ __forceinline__ void meet_in_warp(int barrier) { meet_at(barrier, 32); }
+
 // Four 8x8 matrices to shared memory, as ldmatrix reads them.
 __device__ __forceinline__ void store_matrices(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
                                                uint32_t d) {
@@ -198,37 +202,23 @@ __device__ __forceinline__ void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 // Until the phase of this parity is over.
-#define SNUG_AWAIT(order)                                 \
-  "{ .reg .pred p; again: mbarrier.try_wait.parity" order \
-  ".shared::cta.b64 p, [%0], %1; "                        \
-  "@!p bra again; }"
 __device__ __forceinline__ void await(uint32_t barrier, uint32_t parity) {
-  asm volatile(SNUG_AWAIT("")::"r"(barrier), "r"(parity) : "memory");
+  asm volatile(
+      "{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; "
+      "@!p bra again; }" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
 }
 
-// The same in a cluster of blocks. The address of shared memory of one of them:
+// In a cluster of blocks: the address of shared memory of one of them.
 __device__ __forceinline__ uint32_t address_at(uint32_t address, uint32_t rank) {
   uint32_t there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
   return there;
 }
-__device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
-  const uint32_t there = address_at(barrier, rank);
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(there)
-               : "memory");
-}
-// For what other blocks wrote before they arrived.
-__device__ __forceinline__ void await_other(uint32_t barrier, uint32_t parity) {
-  asm volatile(SNUG_AWAIT(".acquire.cluster")::"r"(barrier), "r"(parity) : "memory");
-}
 // Barriers that were just made are seen by all blocks behind the next meeting.
 __device__ __forceinline__ void show_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ __forceinline__ uint32_t cluster_rank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
 }
 __device__ __forceinline__ void cluster_meet() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
