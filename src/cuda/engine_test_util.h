@@ -187,6 +187,7 @@ inline void give_states(Engine& engine, const Batch& batch) {
 
 inline Curve train(Engine& engine, const Model& model, const Variant& variant, int steps) {
   load(engine, model);
+  if (watched_cases() != nullptr) steps = std::min(steps, 3);
   Curve curve;
   for (int s = 0; s < steps; ++s) {
     const auto data = step_data(model, s, variant.capacity, variant.loss);
@@ -208,12 +209,16 @@ inline Curve train(Engine& engine, const Model& model, const Variant& variant, i
 }
 
 // One set of algorithms for all tests of a process: what is compared bit for bit must not depend on
-// timings, nor on those of others that run at the same time.
+// timings, nor on those of others that run at the same time. SNUG_TEST_CACHE names a folder that
+// stays, so that sanitizers need not watch products being timed.
 inline const std::filesystem::path& process_cache() {
   struct Folder {
-    ~Folder() { std::filesystem::remove_all(path); }
-    std::filesystem::path path =
-        testing::TempDir() + "snug-engine-test-" + std::to_string(::getpid());
+    ~Folder() {
+      if (kept == nullptr) std::filesystem::remove_all(path);
+    }
+    const char* const kept = std::getenv("SNUG_TEST_CACHE");
+    const std::filesystem::path path =
+        kept ? kept : testing::TempDir() + "snug-engine-test-" + std::to_string(::getpid());
   };
   static const Folder folder;
   return folder.path;

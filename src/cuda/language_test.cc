@@ -390,6 +390,7 @@ TEST(CudaCachedAttention, OneByOneIsAllAtOnce) {
 // Ids are equal, and so are bytes of what was seen.
 void check_sample(CudaCase& c, const SampleSpec& spec, ValueId logits, ValueId next, ValueId seen,
                   int64_t rows) {
+  if (leaves_out_case()) return;
   SCOPED_TRACE(testing::Message() << "temperature " << spec.temperature << ", top-k " << spec.top_k
                                   << ", top-p " << spec.top_p << ", penalty "
                                   << spec.repetition_penalty);
