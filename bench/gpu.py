@@ -6,8 +6,7 @@ Needs Python alone. Prints Markdown; with --out FILE also one JSON line per resu
     SST2=folder with train.tsv and dev.tsv: the data of end-to-end and sst2-techniques, which are left out without it
     MINILM=folder of the model that sst2-techniques trains
     PROCESSES=of unit tests at once, one test each [all processors]; TOOLS=of the sanitizers these [racecheck memcheck];
-    SANITIZED=only tests of these patterns (A*:B*); SNUG_EVERY=of their cases every which [5 to 41];
-    SECONDS_OF_TESTS=when a group of them is cut off [900]"""
+    SANITIZED=only tests of these patterns (A*:B*); SECONDS_OF_TESTS=when a group of them is cut off [900]"""
 import argparse
 import json
 import os
@@ -38,14 +37,14 @@ WHOLE_STEPS = "*Engine*:*Golden*"
 MEASURE_MEMORY = "*MemoryStaysAsItIs*"
 # What is left out under sanitizers, which change both: tests that measure time or memory.
 UNSANITIZED = f"*SpeedIsPrinted*:{MEASURE_MEMORY}"
-# Of a test's cases a sanitizer watches every so many; no divisor of how often their parameters come around. racecheck watches the
-# library's kernels too, since those it leaves out end with illegal accesses, so that tests with products take long.
-EVERY = {"memcheck": "5", "racecheck": "7"}
-WITH_PRODUCTS, EVERY_WITH_PRODUCTS = "CudaProducts*:CudaLinear*:CudaAdapters*:CudaVocabularyLoss*:CudaQuantizedLinear*:CudaEndAttention*", "41"
+# Of a test's cases a sanitizer watches every so many: no divisor of how often their parameters come around. racecheck watches the
+# library's kernels too, since those it leaves out end with illegal accesses; tests with products take long by that.
+EVERY, EVERY_WITH_PRODUCTS = "7", "49"
+WITH_PRODUCTS = "CudaProducts*:CudaLinear*:CudaAdapters*:CudaVocabularyLoss*:CudaQuantizedLinear*:CudaEndAttention*"
 SANITIZERS = {"memcheck": ["--kernel-name", "kns=snug"], "racecheck": ["--racecheck-num-workers", "2"]}
-# racecheck does not follow two blocks of a cluster that meet at barriers in each other's memory: what it reports of one launch
-# differs from one time to the next.
-UNRACED = "CudaAttention.LastTilesOfTheTensor"
+# racecheck does not follow two blocks of a cluster where one writes over what the other had copied asynchronously: what it reports
+# differs from launch to launch, and is the same with barriers in shared memory and with the cluster's own.
+CLUSTERS, WITHOUT_COPIES = "CudaAttention.LastTilesOfTheTensor", ["--racecheck-memcpy-async", "no"]
 
 results, failures = [], []
 
@@ -95,42 +94,48 @@ def test_names(tests):
     return names
 
 
-def run_tests(name, jobs):
-    """Each job is (test, words before the program, environment) of a process with one GPU test; PROCESSES run at once. Those that
-    are not done in time count as failed."""
-    deadline, begun = time.time() + float(os.environ.get("SECONDS_OF_TESTS", 900)), time.time()
-    if not jobs:
-        raise RuntimeError(f"{name}: no such tests")
+def run_processes(jobs):
+    """Each job is (test, words before the program, environment) of a process with one GPU test; PROCESSES run at once, in
+    this order. Returns what ended as (label, exit code, lines, seconds), and the labels of what did not in time."""
+    deadline = time.time() + float(os.environ.get("SECONDS_OF_TESTS", 900))
     at_once = min(int(os.environ.get("PROCESSES", os.cpu_count())), len(jobs))
     # Threads that spin at barriers would take the processors from other processes.
     shared = {**os.environ, "OMP_NUM_THREADS": str(max(1, os.cpu_count() // at_once)), "OMP_WAIT_POLICY": "passive"}
-    waiting, running, ended = list(jobs), [], []
+    waiting = [(" ".join([test] + prefix[1:3]), prefix + [os.path.join(BUILD, "tests/cuda_test"), f"--gtest_filter={test}"], {**shared, **env})
+               for test, prefix, env in jobs]
+    running, ended = [], []
     try:
         while (waiting or running) and time.time() < deadline:
             while waiting and len(running) < at_once:
-                test, prefix, env = waiting.pop(0)
+                label, words, env = waiting.pop(0)
                 log = tempfile.TemporaryFile("w+", errors="replace")
-                arguments = prefix + [os.path.join(BUILD, "tests/cuda_test"), f"--gtest_filter={test}"]
                 # A session of its own: a sanitizer's child has to end with it.
-                process = subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT, env={**shared, **env}, start_new_session=True)
-                running.append((" ".join([test] + prefix[1:3]), process, log, time.time()))
-            done = [job for job in running if job[1].poll() is not None]
-            running = [job for job in running if job not in done]
-            ended += [(label, process.returncode, log, time.time() - start) for label, process, log, start in done]
+                process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+                running.append((label, process, log, time.time()))
+            for job in [job for job in running if job[1].poll() is not None]:
+                running.remove(job)
+                label, process, log, start = job
+                log.seek(0)
+                ended.append((label, process.returncode, log.read().splitlines(), time.time() - start))
             time.sleep(0.05)
     finally:
         for _, process, _, _ in running:
             os.killpg(process.pid, 9)
-    cut_off = [label for label, _, _, _ in running] + [" ".join([test] + prefix[1:3]) for test, prefix, _ in waiting]
+    return ended, [job[0] for job in running + waiting]
+
+
+def run_tests(name, jobs):
+    """Of run_processes(). The one test must have run and passed, and a sanitizer, where one watched, must say that there was nothing."""
+    if not jobs:
+        raise RuntimeError(f"{name}: no such tests")
+    begun = time.time()
+    ended, cut_off = run_processes(jobs)
     passed, failed, summaries = {}, {}, {}
-    for label, code, log, seconds in ended:
-        log.seek(0)
-        lines = log.read().splitlines()
+    for label, code, lines, seconds in ended:
         summary = [line.strip("= ") for line in lines if "SUMMARY" in line]
         for line in summary:
             summaries[line] = summaries.get(line, 0) + 1
         clean = all(re.search(r"SUMMARY: 0 (errors|hazards displayed \(0 errors, 0 warnings\))", line) for line in summary)
-        # The one test ran and passed, and a sanitizer, where one watched, says that there was nothing.
         watched = len(summary) == ("--tool" in label) or any("before first instrumented API call" in line for line in lines)
         if code == 0 and clean and watched and any("[  PASSED  ] 1 test." in line for line in lines):
             passed[label] = round(seconds, 1)
@@ -159,21 +164,26 @@ def sanitize():
     """racecheck over the kernels' tests, memcheck over these and whole steps, all in a share of their cases."""
     tools = os.environ.get("TOOLS", "racecheck memcheck").split()
     chosen = test_names(f"{os.environ.get('SANITIZED', '*')}-{UNSANITIZED}")
-    whole_steps, unraced, with_products = (set(test_names(tests)) for tests in (WHOLE_STEPS, UNRACED, WITH_PRODUCTS))
-    pairs = [("racecheck", test) for test in chosen if test not in whole_steps | unraced] + \
+    whole_steps, clusters, with_products = (set(test_names(tests)) for tests in (WHOLE_STEPS, CLUSTERS, WITH_PRODUCTS))
+    pairs = [("racecheck", test) for test in chosen if test not in whole_steps] + \
             [("memcheck", test) for test in sorted(chosen, key=lambda test: test in whole_steps)]
     with tempfile.TemporaryDirectory() as cache:
-        # Whole steps come last: how products are done best is known by then, and is not timed under a sanitizer.
+        # How products are done best is not timed under a sanitizer.
+        timed = [(test, [], {"SNUG_TEST_CACHE": cache, "SNUG_EVERY": EVERY}) for test in chosen if test in with_products]
+        if timed:
+            run_tests("products timed", timed)
+        # Whole steps come last: theirs are known by then.
         timing = subprocess.Popen([os.path.join(BUILD, "tests/cuda_test"), f"--gtest_filter={WHOLE_STEPS}"], stdout=subprocess.DEVNULL,
                                   stderr=subprocess.DEVNULL, env={**os.environ, "SNUG_TEST_CACHE": cache})
         jobs = []
         for tool, test in pairs:
             if tool not in tools:
                 continue
-            every = EVERY_WITH_PRODUCTS if tool == "racecheck" and test in with_products else EVERY[tool]
+            every = EVERY_WITH_PRODUCTS if tool == "racecheck" and test in with_products else EVERY
             # Ports of their own: by default all would look for one among the same ten.
             prefix = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", "--require-cuda-init", "no", "--port", str(20000 + 16 * len(jobs))]
-            jobs.append((test, prefix + SANITIZERS[tool], {"SNUG_EVERY": os.environ.get("SNUG_EVERY", every), "SNUG_TEST_CACHE": cache}))
+            prefix += SANITIZERS[tool] + WITHOUT_COPIES * (tool == "racecheck" and test in clusters)
+            jobs.append((test, prefix, {"SNUG_EVERY": every, "SNUG_TEST_CACHE": cache}))
         run_tests(" and ".join(tools), jobs)
         timing.kill()
         timing.wait()

@@ -14,7 +14,8 @@ mkdir -p build-cuda
 cublas=$(scripts/find-cublas.sh "$PWD/build-cuda/cublas")
 cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES="$ARCHS" -DSNUG_CUBLAS="$cublas" >/dev/null
 cmake --build --preset cuda --target snug_program cuda_test gpu_bench
-# What has no archive to link statically goes beside the program.
+# What has no archive to link statically goes beside the program, if it is not there yet.
 mkdir -p build-cuda/lib
-ldd build-cuda/bin/snug | awk '/libsimdjson|libhwy|libgomp|libsentencepiece/ {print $3}' | xargs -r -I{} cp -L {} build-cuda/lib/
+ldd build-cuda/bin/snug | awk '/libsimdjson|libhwy|libgomp|libsentencepiece/ && $3 !~ "/build-cuda/bin/" {print $3}' |
+  xargs -r -I{} cp -L {} build-cuda/lib/
 echo "built build-cuda/bin/snug for compute capability $ARCHS"

@@ -402,10 +402,22 @@ class CudaCase {
   std::vector<Entry> entries_;
 };
 
+// The folder in which choices of products stay for other processes, so that sanitizers need not
+// watch products being timed; empty: they do not.
+inline std::string kept_choices() {
+  const char* const folder = std::getenv("SNUG_TEST_CACHE");
+  return folder ? folder : "";
+}
+class TestProducts : public Products {
+ public:
+  explicit TestProducts(const Gpu& gpu) : Products(gpu, kept_choices(), /*allow_tf32=*/false) {}
+  ~TestProducts() { save(); }
+};
+
 // Algorithms are chosen once for all tests. Stays to the end, when there may be no device any more
 // to give it back to.
 inline Products& shared_products() {
-  static Products& products = *new Products(*new Gpu("cuda"), {}, /*allow_tf32=*/false);
+  static Products& products = *new TestProducts(*new Gpu("cuda"));
   return products;
 }
 
@@ -414,6 +426,7 @@ void check_product(CudaCase& c, const OpType& op, const std::vector<ValueId>& in
                    const std::vector<ValueId>& out, double slack, double error) {
   c.products = &shared_products();
   c.check(op, in, out, slack, error);
+  c.products->save();
 }
 
 // Milliseconds that work takes on the device, the median of some runs.

@@ -69,7 +69,7 @@ void check_case(const Case& test, DType dtype, uint64_t seed, Products& products
 TEST(CudaEndAttention, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
-  Products products(gpu, {}, /*allow_tf32=*/false);
+  TestProducts products(gpu);
   uint64_t seed = 1;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const Case& test : kCases) {
@@ -85,7 +85,7 @@ TEST(CudaEndAttention, MatchesTheCpu) {
 TEST(CudaEndAttention, WritesTheWeightsGradientInTheOnlyPass) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
-  Products products(gpu, {}, /*allow_tf32=*/false);
+  TestProducts products(gpu);
   const EndAttentionSpec spec{2, 16, 0.1f, 3};
   const PackedBatch packed({9, 30}, 1);
   const int64_t hidden = spec.hidden();

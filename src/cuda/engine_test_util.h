@@ -209,16 +209,16 @@ inline Curve train(Engine& engine, const Model& model, const Variant& variant, i
 }
 
 // One set of algorithms for all tests of a process: what is compared bit for bit must not depend on
-// timings, nor on those of others that run at the same time. SNUG_TEST_CACHE names a folder that
-// stays, so that sanitizers need not watch products being timed.
+// timings, nor on those of others that run at the same time.
 inline const std::filesystem::path& process_cache() {
   struct Folder {
     ~Folder() {
-      if (kept == nullptr) std::filesystem::remove_all(path);
+      if (kept_choices().empty()) std::filesystem::remove_all(path);
     }
-    const char* const kept = std::getenv("SNUG_TEST_CACHE");
     const std::filesystem::path path =
-        kept ? kept : testing::TempDir() + "snug-engine-test-" + std::to_string(::getpid());
+        !kept_choices().empty()
+            ? kept_choices()
+            : testing::TempDir() + "snug-engine-test-" + std::to_string(::getpid());
   };
   static const Folder folder;
   return folder.path;

@@ -150,7 +150,7 @@ void on_types(const Gpu& gpu, const std::function<void(DType)>& f) {
 TEST(CudaProducts, MatchFp64) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
-  Products products(gpu, {}, false);
+  TestProducts products(gpu);
   on_types(gpu, [&](DType dtype) {
     for (const auto& [rows, in, out] : kSizes) {
       for (const WeightLayout layout : kLayouts) {
@@ -192,7 +192,7 @@ TEST(CudaProducts, TimingNumbersAreSmallInEveryType) {
 TEST(CudaProducts, MatchFp64WhenChosenInLongRuns) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
-  Products products(gpu, {}, false);
+  TestProducts products(gpu);
   const DType dtype = gpu.has_bf16() ? DType::kBF16 : DType::kF16;
   const ProductShape shape{ProductKind::kForward, dtype, 16384, 768, 1024};
   const DeviceBytes x(size_t(shape.rows * shape.in) * 2), w(size_t(shape.in * shape.out) * 2),
@@ -225,7 +225,7 @@ TEST(CudaProducts, MatchFp64WhenChosenInLongRuns) {
 TEST(CudaProducts, MatchFp64WithRowsApart) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
-  Products products(gpu, {}, false);
+  TestProducts products(gpu);
   on_types(gpu, [&](DType dtype) {
     for (const auto& [rows, in, out] :
          {std::array<int64_t, 3>{33, 64, 97}, {128, 100, 1000}, {5, 7, 130}}) {
@@ -244,7 +244,7 @@ TEST(CudaProducts, MatchFp64WithRowsApart) {
 TEST(CudaProducts, MatchFp64WithGelu) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
-  Products products(gpu, {}, false);
+  TestProducts products(gpu);
   on_types(gpu, [&](DType dtype) {
     for (const auto& [rows, in, out] : {std::array<int64_t, 3>{128, 64, 192}, {200, 96, 512}}) {
       for (const WeightLayout layout : kLayouts) {
@@ -358,7 +358,7 @@ TEST(CudaProducts, ChoicesOfTwoRunsAreKept) {
 TEST(CudaLinearInputGradient, GoesOnThroughTheEpilogueBelow) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
-  Products products(gpu, {}, false);
+  TestProducts products(gpu);
   uint64_t seed = 1;
   on_types(gpu, [&](DType dtype) {
     for (const auto& [in, out] :
