@@ -549,6 +549,11 @@ std::vector<Plan> sweep_plans(const PlanRequest& request) {
   std::vector<Plan> frontier;
   for (const uint64_t budget : budgets) {
     Plan plan = search.run(budget);
+    // Of those that are as fast the least budget's stays, or the one that was asked for: with more
+    // room it has larger micro-batches.
+    const bool asked_for = budget == request.budget_bytes && frontier.size() > 1 &&
+                           plan.step_seconds == frontier.back().step_seconds;
+    if (asked_for) frontier.pop_back();
     if (frontier.empty() || plan.step_seconds < frontier.back().step_seconds) {
       frontier.push_back(std::move(plan));
     }
