@@ -30,9 +30,9 @@ constexpr int32_t kNumbersPerSlide = 1 << 20;
 // Longer than anybody waits for, and small enough that no sum of tokens and no count of bytes
 // overflows.
 constexpr int64_t kMostNewTokens = 1'000'000'000;
-// What the tokenizer makes of a text in bytes of the text: much where it has no white space and is
-// one word. Measured.
-constexpr uint64_t kTokenizingTimes = 20;
+// What a prompt takes while it is tokenized, in bytes of its text; long words are checked apart,
+// see EncodeOptions.
+constexpr uint64_t kTokenizingTimes = 3;
 // Prompts that take no more than this are read whatever the budget, so that the plan can say how
 // much would be enough.
 constexpr uint64_t kUsualPromptBytes = 16 << 20;
