@@ -226,7 +226,11 @@ void Generator::add_prompt(const std::string& text) {
       .keep = options_.sliding ? Keep::kTail : Keep::kHead,
       .special_tokens = false,
       .word_room = std::max(prompt_room_, kUsualWordRoom)};
-  session_.folder().tokenizer->encode(text, std::nullopt, encoding, encoding_);
+  try {
+    session_.folder().tokenizer->encode(text, std::nullopt, encoding, encoding_);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("prompt {}: {}", number, error.what()), error.hint());
+  }
   if (encoding_.ids.size() > positions && !options_.sliding) {
     throw Error(ErrorKind::kUsage,
                 fmt::format("prompt {} has more than {} tokens, the most that the model reads",

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import unittest
 
-from harness import DEVICE, MIB, ON_GPU, SNUG, SnugTest, read_losses, run, sentence
+from harness import DEVICE, MIB, ON_GPU, SNUG, WORDS, SnugTest, read_losses, run, sentence
 
 
 class Language(SnugTest):
@@ -167,6 +167,23 @@ class Generation(Language):
             self.assertGreater(len(result.out), 8000 * 30)
             if result.peak_bytes:
                 self.assertLessEqual(result.peak_bytes, least)
+
+    @unittest.skipIf(ON_GPU, "prompts are not where the budget is")
+    def test_giant_prompts_are_read_within_the_budget_or_refused(self):
+        """With spaces they take little more than their text; without, they are one word, which takes many times as much."""
+        spaced = " ".join(self.rng.choice(WORDS) for _ in range(1_000_000))
+        for text, little, enough, refusal in ((spaced, 40, 80, "line 2: has more than [0-9]+ bytes"),
+                                              (spaced.replace(" ", ""), 80, 400, "prompt 2: has [0-9]+ bytes without white space")):
+            with open(self.path("prompts.txt"), "w") as f:
+                f.write(f"time\n{text}\n")
+            for budget in little, enough:
+                with self.subTest(refusal, budget=budget):
+                    result = run("generate", "--model", self.model, "--input", self.path("prompts.txt"), "--sliding", "--max-new-tokens", 3, "--memory",
+                                 budget * MIB, expect=0 if budget == enough else 4)
+                    if budget == little:
+                        self.assertRegex(result.err, refusal)
+                    if result.peak_bytes:
+                        self.assertLessEqual(result.peak_bytes, budget * MIB)
 
     def test_the_end_of_the_context(self):
         long = " ".join(["time"] * 100)
