@@ -121,6 +121,7 @@ def run_processes(jobs):
     finally:
         for _, process, _, _ in running:
             os.killpg(process.pid, 9)
+            process.wait()
     return ended, [job[0] for job in running + waiting]
 
 
