@@ -61,19 +61,23 @@ struct Arguments {
 // sequences in its first, which alone may be large.
 struct Place {
   int start, length;  // tokens
-  int head, tile;
+  int sequence, head, tile;
   uint64_t sample;
 };
 
+// Of a block in a grid of [tiles of all sequences, heads]. All heads of a sequence come side by
+// side, so that what runs at the same time reads whole rows, and the last sequences first, see
+// from_the_end().
 template <class T>
 __device__ __forceinline__ Place place_of(const Arguments<T>& a) {
-  const int sequence = int(blockIdx.x) / a.tiles;
+  const int block = int(blockIdx.y * gridDim.x + blockIdx.x), of_sequence = a.tiles * a.heads;
   Place place;
-  place.tile = int(blockIdx.x) % a.tiles;
-  place.head = int(blockIdx.y);
-  place.start = a.starts[sequence];
-  place.length = a.starts[sequence + 1] - place.start;
-  place.sample = a.mask.on() ? a.samples[sequence] : 0;
+  place.sequence = from_the_end(int(gridDim.x) / a.tiles, block / of_sequence);
+  place.head = block / a.tiles % a.heads;
+  place.tile = block % a.tiles;
+  place.start = a.starts[place.sequence];
+  place.length = a.starts[place.sequence + 1] - place.start;
+  place.sample = a.mask.on() ? a.samples[place.sequence] : 0;
   return place;
 }
 

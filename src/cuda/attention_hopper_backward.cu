@@ -543,7 +543,8 @@ __device__ __forceinline__ void write_sums(const Arguments<T>& a, const Place& p
     for (const auto& of_warp : sums.keys) total += of_warp[part - 1][column];
   }
   const int hidden = a.heads * kHopperDim;
-  a.pieces[int64_t(blockIdx.x) * 3 * hidden + part * hidden + place.head * kHopperDim + column] =
+  const int64_t piece = place.sequence * a.tiles + place.tile;
+  a.pieces[piece * 3 * hidden + part * hidden + place.head * kHopperDim + column] =
       total * (part < 2 ? a.scale * keep_scale : keep_scale);
 }
 

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();
   Place place = shared.place;
   place.start = in_warp(place.start), place.length = in_warp(place.length),
-  place.head = int(blockIdx.y);
+  place.head = in_warp(place.head);
   // With a causal mask the last tiles take longest: they start first.
   const int query0 = (a.tiles - 1 - place.tile) * kQueries;
   const bool no_queries = query0 >= place.length;

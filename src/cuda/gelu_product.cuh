@@ -3,8 +3,11 @@
 // The warpgroups alternate: while one applies GELU to its tile and writes it, the tensor cores work
 // for the other.
 //
-// Measured on an H200 and slower: tiles of 64 x 256, 128 x 192 and 128 x 256, clusters that share
-// the right factor's tiles, and walking several rows of tiles together.
+// Tiles have 128 rows, or 192 where there are rows enough: the larger ones take fewer bytes through
+// shared memory, which the smaller ones keep busy more than the tensor cores.
+//
+// Measured on an H200 and slower: tiles of 64 x 256 and 128 x 256, clusters that share tiles of the
+// left factor or of the right one, and walking several rows of tiles together.
 #pragma once
 
 #include "cuda/activation.cuh"
@@ -40,11 +43,14 @@ inline constexpr uint32_t kSideBytes = kDepth * kRowBytes;
 
 enum class Role { kForward, kForwardWithSlope, kGradient };
 
-template <Role kRole>
+inline constexpr int kRowBlock = 64;  // rows of one product of a warpgroup
+inline constexpr int kColumns = 128;  // of a tile of the result
+
+template <Role kRole, int kBlocksOfRows>
 struct Tile {
   static constexpr bool kGradient = kRole == Role::kGradient;
-  static constexpr int kRows = 128, kColumns = 128;
-  static constexpr int kRowBlocks = kRows / 64, kBlocks = kColumns / 8, kChunks = kColumns / kChunk;
+  static constexpr int kRowBlocks = kBlocksOfRows, kRows = kRowBlocks * kRowBlock;
+  static constexpr int kBlocks = kColumns / 8, kChunks = kColumns / kChunk;
   static constexpr uint32_t kLeftBytes = kRows * kRowBytes,
                             kStageBytes = kLeftBytes + kColumns * kRowBytes;
   // Of a warp's results on their way: all of them where the argument comes in the same place, or
@@ -69,10 +75,11 @@ struct Spot {
   int row, column;  // of the first element of a tile
 };
 // Where the n-th tile is. Columns change fastest: what runs at the same time shares the rows of the
-// left factor.
+// left factor. The last rows come first, see from_the_end().
 template <class Tile>
 __device__ __forceinline__ Spot spot_of(const Arguments& a, int n) {
-  return {n / a.column_tiles * Tile::kRows, n % a.column_tiles * Tile::kColumns};
+  return {from_the_end(a.row_tiles, n / a.column_tiles) * Tile::kRows,
+          n % a.column_tiles * kColumns};
 }
 
 // A place in the ring of stages.
@@ -131,11 +138,10 @@ __device__ __forceinline__ void copy_factors(const Arguments& a, const Block<Til
   }
 }
 
-template <class T, Activation kActivation, Role kRole, int kAcrossRight>
+template <class T, Activation kActivation, class Tile, Role kRole, int kAcrossRight>
 struct Math {
   static constexpr bool kGradient = kRole == Role::kGradient,
                         kSlope = kRole == Role::kForwardWithSlope;
-  using Tile = gelu_kernels::Tile<kRole>;
 
   const Arguments& a;
   const Block<Tile>& block;
@@ -186,7 +192,7 @@ struct Math {
   }
 
   __device__ __forceinline__ void multiply(Accumulators& acc, int first_turn, bool another) const {
-    constexpr uint64_t kLeftBlock = 64 * kRowBytes / 16;
+    constexpr uint64_t kLeftBlock = kRowBlock * kRowBytes / 16;
     Stage<Tile> stage(first_turn);
     int before = 0;
     for (int k = 0; k < a.depth_steps; ++k) {
@@ -338,17 +344,17 @@ struct Math {
 
   // The first row of this warp's in a block of 64.
   __device__ __forceinline__ int row_of(const Spot& spot, int rows) const {
-    return spot.row + rows * 64 + warp * 16;
+    return spot.row + rows * kRowBlock + warp * 16;
   }
 };
 
 #endif  // SNUG_HOPPER
 
-template <class T, Activation kActivation, Role kRole, int kAcrossRight>
+template <class T, Activation kActivation, Role kRole, int kAcrossRight, int kBlocksOfRows>
 __global__ void __launch_bounds__(kThreads, 1)
     gelu_product_kernel(const __grid_constant__ Arguments a) {
 #if SNUG_HOPPER
-  using Tile = gelu_kernels::Tile<kRole>;
+  using Tile = gelu_kernels::Tile<kRole, kBlocksOfRows>;
   __shared__ Barriers<Tile> barriers;
   extern __shared__ unsigned char shared_bytes[];
   Block<Tile> block;
@@ -374,7 +380,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x == kMathThreads) copy_factors<kAcrossRight>(a, block);
   } else {
     take_registers<kMathRegisters>();
-    Math<T, kActivation, kRole, kAcrossRight>{a, block, group}.run();
+    Math<T, kActivation, Tile, kRole, kAcrossRight>{a, block, group}.run();
   }
 #endif
 }

@@ -37,7 +37,7 @@ constexpr uint32_t kOrders = 3;
 // What clearing a workspace costs in a graph beyond what it does on a stream: kernels on both sides
 // wait for it (bench/gpu.py kernels). Nothing where the graph clears all counters at its beginning.
 constexpr float kFillMilliseconds = 0.004f;
-constexpr int kCacheVersion = 12;
+constexpr int kCacheVersion = 13;
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) fail_call(call, cublasLtGetStatusString(status));
