@@ -15,9 +15,9 @@
 namespace snug {
 namespace {
 
-// Written pages are pushed to the disk and dropped from the page cache this often, so that a large
-// checkpoint does not press a memory-limited container into reclaim.
-constexpr uint64_t kSyncEvery = 32 << 20;
+// Written pages are sent to the disk this often, and dropped from the page cache when they have
+// come there, so that a large checkpoint does not press a memory-limited container into reclaim.
+constexpr uint64_t kSendEvery = 16 << 20;
 
 std::string errno_text() { return std::strerror(errno); }
 
@@ -128,14 +128,27 @@ void OutputFile::write(const void* data, size_t bytes) {
   write_at(position_, data, bytes);
   kill_point("file:after_write");
   position_ += bytes;
-  if (position_ - synced_ < kSyncEvery) return;
-  // After a failed sync the kernel may call the lost pages clean, so it is never retried: the file
-  // is given up.
-  if (::fdatasync(fd_) != 0) {
-    fail(ErrorKind::kStorage, "{}: cannot sync: {}", path_.string(), errno_text());
-  }
-  ::posix_fadvise(fd_, off_t(synced_), off_t(position_ - synced_), POSIX_FADV_DONTNEED);
-  synced_ = position_;
+  if (position_ - sent_ >= kSendEvery) send();
+}
+
+// What was written since the last time goes to the disk while the caller writes on; what was sent
+// then has come there, or is waited for.
+void OutputFile::send() {
+  sync_range(settled_, sent_,
+             SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+  ::posix_fadvise(fd_, off_t(settled_), off_t(sent_ - settled_), POSIX_FADV_DONTNEED);
+  settled_ = sent_;
+  sync_range(sent_, position_, SYNC_FILE_RANGE_WRITE);
+  sent_ = position_;
+}
+
+// After a failed sync the kernel may call the lost pages clean, so it is never retried: the file is
+// given up.
+void OutputFile::sync_range(uint64_t begin, uint64_t end, unsigned flags) {
+  if (begin == end) return;  // an empty range would mean all of the file
+  if (::sync_file_range(fd_, off_t(begin), off_t(end - begin), flags) == 0) return;
+  if (errno == ENOSYS && ::fdatasync(fd_) == 0) return;
+  fail(ErrorKind::kStorage, "{}: cannot sync: {}", path_.string(), errno_text());
 }
 
 void OutputFile::commit() {

@@ -57,9 +57,13 @@ class OutputFile {
   void commit();
 
  private:
+  void send();
+  void sync_range(uint64_t begin, uint64_t end, unsigned flags);
+
   std::filesystem::path path_, temporary_;
   int fd_ = -1;
-  uint64_t position_ = 0, synced_ = 0;
+  uint64_t position_ = 0;
+  uint64_t sent_ = 0, settled_ = 0;  // up to where it is on its way to the disk, and has come there
 };
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view contents);
