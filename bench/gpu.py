@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -19,9 +18,9 @@ import sys
 import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-BUILD = os.environ.get("BUILD", os.path.join(ROOT, "build-cuda"))
-GIB = 2**30
+from gpu_report import BUILD, GIB, ROOT, check, failures, program, record, results
+from gpu_tests import sanitize, tests
+
 # Milliseconds a step must take at most on an NVIDIA H200, and what we aim for.
 SPEED = {"8x128": (3.5, 2.5), "32x128": (6.5, 5.0), "sst2": (3.5, 2.5), "32x512": (20, 16.5), "large:16x512": (33, 27)}
 LANGUAGE = {"gpt2-medium:8x1024": (42, 36), "gpt2-medium:1x1024": (11, 9)}
@@ -32,35 +31,6 @@ TECHNIQUES = {"plain": {}, "state on the host": {"OFFLOAD": "state"}, "state and
               "state, gradients and what layers keep on the host": {"OFFLOAD": "gradients,activations"},
               "8-bit AdamW": {"OPTIM": "adamw_8bit"}, "AdamW in bf16": {"OPTIM": "adamw_bf16"}, "Adafactor": {"OPTIM": "adafactor"},
               "SGD": {"OPTIM": "sgd"}, "LoRA, rank 8": {"LORA": 8}, "embeddings frozen": {"FREEZE": "embeddings"}}
-WHOLE_STEPS = "*Engine*:*Golden*"
-# What other processes on the card would disturb.
-MEASURE_MEMORY = "*MemoryStaysAsItIs*"
-# What is left out under sanitizers, which change both: tests that measure time or memory.
-UNSANITIZED = f"*SpeedIsPrinted*:{MEASURE_MEMORY}"
-# Of a test's cases a sanitizer watches every so many: no divisor of how often their parameters come around. racecheck watches the
-# library's kernels too, since those it leaves out end with illegal accesses; tests with products take long by that.
-EVERY, EVERY_WITH_PRODUCTS = "7", "49"
-WITH_PRODUCTS = "CudaProducts*:CudaLinear*:CudaAdapters*:CudaVocabularyLoss*:CudaQuantizedLinear*:CudaEndAttention*"
-SANITIZERS = {"memcheck": ["--kernel-name", "kns=snug"], "racecheck": ["--racecheck-num-workers", "2"]}
-# racecheck does not follow two blocks of a cluster where one writes over what the other had copied asynchronously: what it reports
-# differs from launch to launch, and is the same with barriers in shared memory and with the cluster's own.
-CLUSTERS, WITHOUT_COPIES = "CudaAttention.LastTilesOfTheTensor", ["--racecheck-memcpy-async", "no"]
-
-results, failures = [], []
-
-
-def record(kind, **fields):
-    results.append(dict(kind=kind, **fields))
-
-
-def check(condition, message):
-    if not condition:
-        failures.append(message)
-        print(f"FAILED: {message}", flush=True)
-
-
-def program(*args, env=None, timeout=600):
-    return subprocess.run([str(a) for a in args], capture_output=True, text=True, timeout=timeout, env={**os.environ, **(env or {})})
 
 
 def step_bench(case, memory=None, steps=50, precision="bf16", capacity=None, **techniques):
@@ -80,114 +50,6 @@ def step_bench(case, memory=None, steps=50, precision="bf16", capacity=None, **t
 def least_budget(case, **techniques):
     """In bytes: half a GiB is too little for any case, and says at once what would be enough."""
     return step_bench(case, GIB // 2, **techniques)["minimum_bytes"]
-
-
-def test_names(tests):
-    """Of the tests that a --gtest_filter leaves."""
-    done = program(os.path.join(BUILD, "tests/cuda_test"), f"--gtest_filter={tests}", "--gtest_list_tests")
-    suite, names = "", []
-    for line in done.stdout.splitlines():
-        if line.startswith("  "):
-            names.append(suite + line.split()[0])
-        elif line.endswith(".") or ".  #" in line:
-            suite = line.split()[0]
-    return names
-
-
-def run_processes(jobs):
-    """Each job is (test, words before the program, environment) of a process with one GPU test; PROCESSES run at once, in
-    this order. Returns what ended as (label, exit code, lines, seconds), and the labels of what did not in time."""
-    deadline = time.time() + float(os.environ.get("SECONDS_OF_TESTS", 900))
-    at_once = min(int(os.environ.get("PROCESSES", os.cpu_count())), len(jobs))
-    # Threads that spin at barriers would take the processors from other processes.
-    shared = {**os.environ, "OMP_NUM_THREADS": str(max(1, os.cpu_count() // at_once)), "OMP_WAIT_POLICY": "passive"}
-    waiting = [(" ".join([test] + prefix[1:3]), prefix + [os.path.join(BUILD, "tests/cuda_test"), f"--gtest_filter={test}"], {**shared, **env})
-               for test, prefix, env in jobs]
-    running, ended = [], []
-    try:
-        while (waiting or running) and time.time() < deadline:
-            while waiting and len(running) < at_once:
-                label, words, env = waiting.pop(0)
-                log = tempfile.TemporaryFile("w+", errors="replace")
-                # A session of its own: a sanitizer's child has to end with it.
-                process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=env, start_new_session=True)
-                running.append((label, process, log, time.time()))
-            for job in [job for job in running if job[1].poll() is not None]:
-                running.remove(job)
-                label, process, log, start = job
-                log.seek(0)
-                ended.append((label, process.returncode, log.read().splitlines(), time.time() - start))
-            time.sleep(0.05)
-    finally:
-        for _, process, _, _ in running:
-            os.killpg(process.pid, 9)
-            process.wait()
-    return ended, [job[0] for job in running + waiting]
-
-
-def run_tests(name, jobs):
-    """Of run_processes(). The one test must have run and passed, and a sanitizer, where one watched, must say that there was nothing."""
-    if not jobs:
-        raise RuntimeError(f"{name}: no such tests")
-    begun = time.time()
-    ended, cut_off = run_processes(jobs)
-    passed, failed, summaries = {}, {}, {}
-    for label, code, lines, seconds in ended:
-        summary = [line.strip("= ") for line in lines if "SUMMARY" in line]
-        for line in summary:
-            summaries[line] = summaries.get(line, 0) + 1
-        clean = all(re.search(r"SUMMARY: 0 (errors|hazards displayed \(0 errors, 0 warnings\))", line) for line in summary)
-        watched = len(summary) == ("--tool" in label) or any("before first instrumented API call" in line for line in lines)
-        if code == 0 and clean and watched and any("[  PASSED  ] 1 test." in line for line in lines):
-            passed[label] = round(seconds, 1)
-        else:
-            failed[label] = lines
-    slowest = ", ".join(f"{label} {seconds:.0f} s" for label, seconds in sorted(passed.items(), key=lambda item: -item[1])[:6])
-    print(f"{name}: {len(passed)} of {len(jobs)} passed in {time.time() - begun:.0f} s; slowest {slowest}", flush=True)
-    for line, count in summaries.items():
-        print(f"  {count} times: {line}")
-    for label, lines in failed.items():
-        reasons = [i for i, line in enumerate(lines) if ": Failure" in line or re.match("========= (Invalid|Error|Warning|Program hit)", line)]
-        print(f"  failed: {label}", *[line for i in reasons[:3] for line in lines[i:i + 8]], *lines[-6:], sep="\n    ", flush=True)
-    if cut_off:
-        print("  not done in time:", ", ".join(cut_off), flush=True)
-    record("tests", name=name, passed=passed, summaries=summaries, failed={label: lines[:400] for label, lines in failed.items()}, cut_off=cut_off)
-    check(not failed and not cut_off, name)
-
-
-def tests():
-    alone, others = test_names(MEASURE_MEMORY), test_names(f"*-{MEASURE_MEMORY}")
-    run_tests("GPU unit tests", [(test, [], {}) for test in others])
-    run_tests("GPU unit tests that measure memory", [(test, [], {}) for test in alone])
-
-
-def sanitize():
-    """racecheck over the kernels' tests, memcheck over these and whole steps, all in a share of their cases."""
-    tools = os.environ.get("TOOLS", "racecheck memcheck").split()
-    chosen = test_names(f"{os.environ.get('SANITIZED', '*')}-{UNSANITIZED}")
-    whole_steps, clusters, with_products = (set(test_names(tests)) for tests in (WHOLE_STEPS, CLUSTERS, WITH_PRODUCTS))
-    pairs = [("racecheck", test) for test in chosen if test not in whole_steps] + \
-            [("memcheck", test) for test in sorted(chosen, key=lambda test: test in whole_steps)]
-    with tempfile.TemporaryDirectory() as cache:
-        # How products are done best is not timed under a sanitizer.
-        timed = [(test, [], {"SNUG_TEST_CACHE": cache, "SNUG_EVERY": EVERY}) for test in chosen if test in with_products]
-        if timed:
-            run_tests("products timed", timed)
-        # Whole steps come last: theirs are known by then.
-        timing = subprocess.Popen([os.path.join(BUILD, "tests/cuda_test"), f"--gtest_filter={WHOLE_STEPS}"], stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.DEVNULL, env={**os.environ, "SNUG_TEST_CACHE": cache})
-        jobs = []
-        for tool, test in pairs:
-            if tool not in tools:
-                continue
-            every = EVERY_WITH_PRODUCTS if tool == "racecheck" and test in with_products else EVERY
-            # Ports of their own: by default all would look for one among the same ten.
-            prefix = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", "--require-cuda-init", "no", "--port", str(20000 + 16 * len(jobs))]
-            prefix += SANITIZERS[tool] + WITHOUT_COPIES * (tool == "racecheck" and test in clusters)
-            jobs.append((test, prefix, {"SNUG_EVERY": every, "SNUG_TEST_CACHE": cache}))
-        run_tests(" and ".join(tools), jobs)
-        timing.kill()
-        timing.wait()
 
 
 def memory():
@@ -257,6 +119,30 @@ def kernels():
             if length + gap > 0.001 * (behind - step[0][0]):
                 print(f"| {length / 1e3:.0f} | {times} | {length / times / 1e3:.1f} | {gap / 1e3:.0f} | {name} |", flush=True)
         record("kernels", case=case, ms=whole, busy_ms=busy, kernels=table)
+
+
+def energy():
+    """What each kind of kernel takes alone, over and over: at the power limit a step takes the energy it needs. CASES sets the steps."""
+    library = os.path.join(BUILD, "lib/libkernel_energy.so")
+    if not os.path.exists(library):
+        print("left out: built without CUPTI")
+        return
+    for case in os.environ.get("CASES", "32x512 large:16x512").split():
+        step_bench(case, steps=2)  # chooses and stores the products' algorithms
+        with tempfile.NamedTemporaryFile() as file:
+            done = program(os.path.join(BUILD, "bin/step_bench"), case, env=dict(
+                DEVICE="cuda", STEPS="200", PRECISION="bf16", CUDA_INJECTION64_PATH=library, KERNEL_ENERGY=file.name))
+            with open(file.name) as f:
+                rows = [line.rstrip("\n").split("\t") for line in f]
+        if done.returncode != 0 or not rows:
+            raise RuntimeError(f"{case}: {done.stderr.strip()[-300:]}")
+        names = demangled([row[0] for row in rows])
+        table = sorted(((float(mj), float(us), int(times), names[name]) for name, times, us, mj in rows), reverse=True)
+        print(f"\n{case}\n\n| mJ a step | us a step | W | times | kernel |\n|---|---|---|---|---|")
+        for mj, us, times, name in table:
+            if mj > 0.002 * table[0][0]:
+                print(f"| {mj:.0f} | {us:.0f} | {mj / us * 1e3:.0f} | {times} | {name} |", flush=True)
+        record("energy", case=case, kernels=[dict(mj=mj, us=us, times=times, name=name) for mj, us, times, name in table])
 
 
 def demangled(names):
@@ -552,7 +438,7 @@ def end_to_end():
 
 
 def main():
-    parts = {"tests": tests, "sanitize": sanitize, "memory": memory, "speed": speed, "kernels": kernels, "language": language, "generate": generate,
+    parts = {"tests": tests, "sanitize": sanitize, "memory": memory, "speed": speed, "kernels": kernels, "energy": energy, "language": language, "generate": generate,
              "frontier": frontier, "monotone": monotone, "smallest": smallest, "techniques": techniques, "promises": promises,
              "bad-input": bad_input, "neighbours": neighbours, "faults": faults, "sst2-techniques": sst2_techniques, "end-to-end": end_to_end}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
