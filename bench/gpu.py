@@ -90,18 +90,28 @@ def speed(cases=SPEED):
         check(row["ms"] <= must, f"{case}: {row['ms']:.2f} ms, must reach {must}")
 
 
-def kernels():
-    """Where the time of a step goes: each kernel's, and what passes before it starts; CASES sets the steps."""
-    trace = os.path.join(BUILD, "lib/libkernel_trace.so")
-    if not os.path.exists(trace):
+def watched_steps(library, steps):
+    """For each step of CASES (case, rows): what a library that the driver loads writes about it."""
+    path = os.path.join(BUILD, f"lib/lib{library}.so")
+    if not os.path.exists(path):
         print("left out: built without CUPTI")
         return
     for case in os.environ.get("CASES", "32x512 large:16x512").split():
         step_bench(case, steps=2)  # chooses and stores the products' algorithms
         with tempfile.NamedTemporaryFile() as file:
-            step_bench(case, steps=6, CUDA_INJECTION64_PATH=trace, KERNEL_TRACE=file.name)
+            env = {"DEVICE": "cuda", "STEPS": str(steps), "PRECISION": "bf16", "CUDA_INJECTION64_PATH": path, library.upper(): file.name}
+            done = program(os.path.join(BUILD, "bin/step_bench"), case, env=env)
             with open(file.name) as f:
-                spans = sorted((int(begin), int(length), name) for name, begin, length in (line.rstrip("\n").split("\t") for line in f))
+                rows = [line.rstrip("\n").split("\t") for line in f]
+        if done.returncode != 0 or not rows:
+            raise RuntimeError(f"{case}: {done.stderr.strip()[-300:]}")
+        yield case, rows
+
+
+def kernels():
+    """Where the time of a step goes: each kernel's, and what passes before it starts; CASES sets the steps."""
+    for case, rows in watched_steps("kernel_trace", 6):
+        spans = sorted((int(begin), int(length), name) for name, begin, length in rows)
         updates = [i for i, span in enumerate(spans) if "adamw_kernel" in span[2]]
         if len(updates) < 3:
             raise RuntimeError(f"{case}: no whole step in the trace")
@@ -123,19 +133,7 @@ def kernels():
 
 def energy():
     """What each kind of kernel takes alone, over and over: at the power limit a step takes the energy it needs. CASES sets the steps."""
-    library = os.path.join(BUILD, "lib/libkernel_energy.so")
-    if not os.path.exists(library):
-        print("left out: built without CUPTI")
-        return
-    for case in os.environ.get("CASES", "32x512 large:16x512").split():
-        step_bench(case, steps=2)  # chooses and stores the products' algorithms
-        with tempfile.NamedTemporaryFile() as file:
-            done = program(os.path.join(BUILD, "bin/step_bench"), case, env=dict(
-                DEVICE="cuda", STEPS="200", PRECISION="bf16", CUDA_INJECTION64_PATH=library, KERNEL_ENERGY=file.name))
-            with open(file.name) as f:
-                rows = [line.rstrip("\n").split("\t") for line in f]
-        if done.returncode != 0 or not rows:
-            raise RuntimeError(f"{case}: {done.stderr.strip()[-300:]}")
+    for case, rows in watched_steps("kernel_energy", 200):
         names = demangled([row[0] for row in rows])
         table = sorted(((float(mj), float(us), int(times), names[name]) for name, times, us, mj in rows), reverse=True)
         print(f"\n{case}\n\n| mJ a step | us a step | W | times | kernel |\n|---|---|---|---|---|")
