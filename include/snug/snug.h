@@ -244,12 +244,13 @@ void embed(const InferenceOptions& options,
 struct GenerateOptions : CommonOptions {
   std::vector<std::string> prompts;  // one or more; or
   std::string input;                 // a file of them, or "-"
-  int64_t max_new_tokens = 100;
-  double temperature = 1.0;  // 0: always the most likely token
-  int64_t top_k = 50;        // 0: all tokens
-  double top_p = 1.0;
-  double repetition_penalty = 1.0;
-  std::vector<std::string> stop;  // texts that end the writing; they are not part of it
+  // Where these are absent, the model's generation_config.json decides, or else what stands here.
+  std::optional<int64_t> max_new_tokens;     // 100
+  std::optional<double> temperature;         // 1; 0: always the most likely token
+  std::optional<int64_t> top_k;              // 50; 0: all tokens
+  std::optional<double> top_p;               // 1
+  std::optional<double> repetition_penalty;  // 1
+  std::vector<std::string> stop;             // texts that end the writing; they are not part of it
   uint64_t seed = 42;
   int64_t num_return = 1;   // texts for each prompt
   int64_t batch_size = 32;  // texts written at once, memory allowing

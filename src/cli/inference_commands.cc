@@ -263,26 +263,22 @@ void add_generate(CLI::App& app) {
       "a file of prompts: .txt (one a line), .jsonl, .csv, .tsv; - is standard input");
   command->add_option(spellings("--text-column"), o.text_column,
                       "column of the prompt in --input [usual names]");
-  command->add_option(spellings("--max-new-tokens"), o.max_new_tokens, "tokens to write at most")
-      ->capture_default_str();
-  command
-      ->add_option("--temperature", o.temperature,
-                   "below 1 is bolder, above 1 wilder; 0: always the most likely token")
-      ->capture_default_str();
+  command->add_option(spellings("--max-new-tokens"), o.max_new_tokens,
+                      "tokens to write at most [generation_config.json's, or 100]");
+  command->add_option("--temperature", o.temperature,
+                      "below 1 is bolder, above 1 wilder; 0: always the most likely token "
+                      "[generation_config.json's, or 1]");
   command->add_flag_callback(
       "--greedy", [&o] { o.temperature = 0; }, "the same as --temperature 0");
-  command
-      ->add_option(spellings("--top-k"), o.top_k,
-                   "draw from the so many most likely tokens; 0: from all")
-      ->capture_default_str();
-  command
-      ->add_option(spellings("--top-p"), o.top_p,
-                   "draw from the most likely tokens that have this probability together")
-      ->capture_default_str();
-  command
-      ->add_option(spellings("--repetition-penalty"), o.repetition_penalty,
-                   "above 1: tokens that are there become less likely")
-      ->capture_default_str();
+  command->add_option(
+      spellings("--top-k"), o.top_k,
+      "draw from the so many most likely tokens; 0: from all [generation_config.json's, or 50]");
+  command->add_option(spellings("--top-p"), o.top_p,
+                      "draw from the most likely tokens that have this probability together "
+                      "[generation_config.json's, or 1]");
+  command->add_option(spellings("--repetition-penalty"), o.repetition_penalty,
+                      "above 1: tokens that are there become less likely "
+                      "[generation_config.json's, or 1]");
   command->add_option("--stop", o.stop, "a text that ends the writing; may be given several times")
       ->expected(1)
       ->multi_option_policy(take_all);

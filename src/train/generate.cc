@@ -14,6 +14,7 @@
 #include "data/batch_builder.h"
 #include "data/row_reader.h"
 #include "text/text_stream.h"
+#include "train/generation_config.h"
 #include "train/session.h"
 #include "train/task_evaluation.h"
 #include "train/training_job.h"
@@ -37,17 +38,71 @@ constexpr uint64_t kTokenizingTimes = 3;
 // much would be enough.
 constexpr uint64_t kUsualPromptBytes = 16 << 20;
 
+// How tokens are chosen, and when a text ends.
+struct Style {
+  int64_t max_new_tokens = 100;
+  SampleSpec sample = {.temperature = 1.0f, .top_k = 50};
+  std::vector<int32_t> ends;  // tokens that end a text
+  std::vector<std::string> stops;
+};
+
+// What the user says, then what the model's files say, then the defaults.
+Style style_of(const GenerateOptions& o, const ModelFolder& folder) {
+  const GenerationConfig config = folder.generation_config();
+  Style style;
+  std::vector<std::string> taken;
+  const auto choose = [&](auto& to, const auto& asked, const auto& stated, const char* flag) {
+    using To = std::remove_reference_t<decltype(to)>;
+    if (asked) {
+      to = To(*asked);
+    } else if (stated) {
+      to = To(*stated);
+      taken.push_back(fmt::format("{} {}", flag, *stated));
+    }
+  };
+  choose(style.max_new_tokens, o.max_new_tokens, config.max_new_tokens, "--max-new-tokens");
+  choose(style.sample.temperature, o.temperature, config.temperature, "--temperature");
+  choose(style.sample.top_k, o.top_k, config.top_k, "--top-k");
+  choose(style.sample.top_p, o.top_p, config.top_p, "--top-p");
+  choose(style.sample.repetition_penalty, o.repetition_penalty, config.repetition_penalty,
+         "--repetition-penalty");
+  style.sample.seed = o.seed;
+  style.stops = o.stop.empty() ? config.stops : o.stop;
+  if (o.stop.empty() && !config.stops.empty()) taken.push_back("texts that end the writing");
+  if (!taken.empty()) {
+    say(fmt::format("from the model's generation_config.json: {}", fmt::join(taken, ", ")));
+  }
+  if (!config.not_followed.empty()) {
+    warn(fmt::format("the model's generation_config.json sets {}, which snug does not follow",
+                     fmt::join(config.not_followed, ", ")));
+  }
+  style.ends = config.ends;
+  const int32_t end = folder.end_of_text();
+  if (style.ends.empty() && end >= 0) style.ends.push_back(end);
+  return style;
+}
+
 void check(const GenerateOptions& o) {
   const auto require = [](bool good, const char* flag, auto value, const std::string& expected) {
     if (!good) fail(ErrorKind::kUsage, "{} is {}, expected {}", flag, value, expected);
   };
-  require(o.max_new_tokens > 0 && o.max_new_tokens <= kMostNewTokens, "--max-new-tokens",
-          o.max_new_tokens, fmt::format("1 to {}", kMostNewTokens));
-  require(o.temperature >= 0, "--temperature", o.temperature, "zero or more");
-  require(o.top_k >= 0, "--top-k", o.top_k, "zero or more");
-  require(o.top_p > 0 && o.top_p <= 1, "--top-p", o.top_p, "above 0 and at most 1");
-  require(o.repetition_penalty > 0, "--repetition-penalty", o.repetition_penalty,
-          "a number above zero");
+  // A number that was not given is good.
+  const auto require_if_given = [&](const auto& given, const auto& good, const char* flag,
+                                    const std::string& expected) {
+    if (given) require(good(*given), flag, *given, expected);
+  };
+  require_if_given(
+      o.max_new_tokens, [](int64_t n) { return n > 0 && n <= kMostNewTokens; }, "--max-new-tokens",
+      fmt::format("1 to {}", kMostNewTokens));
+  require_if_given(
+      o.temperature, [](double x) { return x >= 0; }, "--temperature", "zero or more");
+  require_if_given(
+      o.top_k, [](int64_t n) { return n >= 0; }, "--top-k", "zero or more");
+  require_if_given(
+      o.top_p, [](double x) { return x > 0 && x <= 1; }, "--top-p", "above 0 and at most 1");
+  require_if_given(
+      o.repetition_penalty, [](double x) { return x > 0; }, "--repetition-penalty",
+      "a number above zero");
   require(o.num_return > 0 && o.num_return < kNumbersPerSlide, "--num-return", o.num_return,
           fmt::format("1 to {}", kNumbersPerSlide - 1));
   require(o.batch_size > 0, "--batch-size", o.batch_size, "a number above zero");
@@ -98,8 +153,8 @@ class StopFinder {
 
 // A text that is being written.
 struct Writing {
-  Writing(size_t number, const GenerateOptions& options, const Tokenizer& tokenizer)
-      : number(number), decoder(tokenizer), stops(options.stop) {}
+  Writing(size_t number, const Style& style, const Tokenizer& tokenizer)
+      : number(number), decoder(tokenizer), stops(style.stops) {}
 
   size_t number;
   std::vector<int32_t> ids;  // the prompt and what was written
@@ -143,7 +198,7 @@ class Generator {
   GenerateOptions options_;
   const std::function<void(size_t, const std::string&)>& on_piece_;
   Session session_;
-  int32_t end_ = -1;
+  const Style style_;
   const uint64_t prompt_room_;
   uint64_t prompt_bytes_ = 0;
   std::vector<std::vector<int32_t>>
@@ -159,7 +214,7 @@ Generator::Generator(const GenerateOptions& options,
     : options_(options),
       on_piece_(on_piece),
       session_(options, Head::kCausalLm),
-      end_(session_.folder().end_of_text()),
+      style_(style_of(options_, session_.folder())),
       prompt_room_(room_for_prompts()) {
   read_prompts();
   context_ = needed_context();
@@ -238,10 +293,10 @@ void Generator::add_prompt(const std::string& text) {
                 "--sliding reads the end of it and goes on beyond the model's positions");
   }
   if (encoding_.ids.empty()) {
-    if (end_ < 0) {
+    if (style_.ends.empty()) {
       fail(ErrorKind::kUsage, "an empty prompt needs a tokenizer with an end-of-text token");
     }
-    encoding_.ids.push_back(end_);
+    encoding_.ids.push_back(style_.ends[0]);
   }
   prompts_.push_back(encoding_.ids);
   for (int64_t i = 0; i < options_.num_return; ++i) summary_.texts.emplace_back().prompt = text;
@@ -252,27 +307,22 @@ int64_t Generator::needed_context() const {
   const int64_t positions = session_.model().max_length();
   int64_t longest = 0;
   for (const auto& prompt : prompts_) longest = std::max(longest, int64_t(prompt.size()));
-  if (longest + options_.max_new_tokens > positions + 1 && !options_.sliding) {
+  if (longest + style_.max_new_tokens > positions + 1 && !options_.sliding) {
     warn(fmt::format("the model has {} positions: writing stops there (--sliding goes on)",
                      positions));
   }
-  return std::min(positions, longest + options_.max_new_tokens);
+  return std::min(positions, longest + style_.max_new_tokens);
 }
 
 // The most texts at once that fit.
 void Generator::make_plan_and_start() {
-  const GraphOptions graph = {.purpose = Purpose::kGeneration,
-                              .context = context_,
-                              .sample = {.temperature = float(options_.temperature),
-                                         .top_k = options_.top_k,
-                                         .top_p = float(options_.top_p),
-                                         .repetition_penalty = float(options_.repetition_penalty),
-                                         .seed = options_.seed}};
+  const GraphOptions graph = {
+      .purpose = Purpose::kGeneration, .context = context_, .sample = style_.sample};
   int64_t texts = std::min(options_.batch_size, int64_t(summary_.texts.size()));
   int64_t prompt_tokens = 0;
   for (const auto& prompt : prompts_) prompt_tokens += int64_t(prompt.size()) * options_.num_return;
   const int64_t most_written =
-      options_.sliding ? options_.max_new_tokens : std::min(options_.max_new_tokens, context_);
+      options_.sliding ? style_.max_new_tokens : std::min(style_.max_new_tokens, context_);
   const uint64_t written = summary_.texts.size() * uint64_t(most_written) * kWrittenBytes;
   const auto buffers = [written](const Dims& capacity) {
     return BatchBuilder::bytes(capacity) + written;
@@ -311,7 +361,7 @@ void Generator::write_together(size_t first, size_t count) {
   texts.reserve(count);
   std::vector<Writing*> active;
   for (size_t i = 0; i < count; ++i) {
-    Writing& text = texts.emplace_back(first + i, options_, *session_.folder().tokenizer);
+    Writing& text = texts.emplace_back(first + i, style_, *session_.folder().tokenizer);
     text.ids = prompts_[(first + i) / size_t(options_.num_return)];
     if (int64_t(text.ids.size()) > context_) slide(text);
     active.push_back(&text);
@@ -367,11 +417,12 @@ void Generator::add_token(Writing& text, int32_t id, double log_probability) {
   ++result.tokens;
   ++summary_.tokens;
   result.log_probability += log_probability;
-  if (id == end_ && !options_.ignore_eos) return finish(text, "eos");
+  const bool ends = std::ranges::find(style_.ends, id) != style_.ends.end();
+  if (ends && !options_.ignore_eos) return finish(text, "eos");
   text.ids.push_back(id);
   add_piece(text, text.stops.push(text.decoder.push(id)));
   if (text.stops.found) return finish(text, "stop");
-  if (int64_t(result.tokens) == options_.max_new_tokens) return finish(text, "length");
+  if (int64_t(result.tokens) == style_.max_new_tokens) return finish(text, "length");
   if (text.position < context_) return;
   if (!options_.sliding) return finish(text, "length");
   slide(text);

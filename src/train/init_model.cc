@@ -149,7 +149,7 @@ void init_model(const InitOptions& options) {
                        {.seed = options.seed, .initializer_range = config.initializer_range});
   make_directories(options.output_dir);
   save_weights(options.output_dir, *model, [&](size_t i) { return weights.parameter(i); });
-  save_description(options.output_dir, config, head, *tokenizer);
+  save_description(options.output_dir, config, head, *tokenizer, {});
   say(fmt::format("{}: {} tokens, {} layers of {}, {:.1f} million parameters", options.output_dir,
                   config.vocab_size, config.num_hidden_layers, config.hidden_size,
                   double(parameter_count(model->parameters())) / 1e6));

@@ -25,7 +25,7 @@ void merge_adapter(const MergeOptions& options) {
   make_directories(options.output_dir);
   copy_weights(options.output_dir, *make_model(folder.config, head),
                WeightFolder(base, options.adapter));
-  save_description(options.output_dir, folder.config, head, *folder.tokenizer);
+  save_description(options.output_dir, folder.config, head, *folder.tokenizer, folder.path);
 }
 
 }  // namespace snug

@@ -90,10 +90,15 @@ int32_t ModelFolder::end_of_text() const {
   return tokenizer->special_ids().eos;
 }
 
+GenerationConfig ModelFolder::generation_config() const {
+  return read_generation_config(described_by(path));
+}
+
 void save_description(const std::filesystem::path& path, const ModelConfig& config, Head head,
-                      const Tokenizer& tokenizer) {
+                      const Tokenizer& tokenizer, const std::filesystem::path& from) {
   tokenizer.save(path);
   if (config.family == Family::kDistilBert) leave_out_token_types(path / "tokenizer_config.json");
+  if (head == Head::kCausalLm && !from.empty()) copy_generation_config(described_by(from), path);
   write_file_atomically(path / "config.json", to_json(config, head));
 }
 

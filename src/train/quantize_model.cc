@@ -113,7 +113,7 @@ QuantizeSummary quantize(const QuantizeOptions& options) {
     summary.fp32_bytes += files.find(name)->elements() * sizeof(float);
   }
   summary.bytes = write_weights(fs::path(options.output_dir) / "model.safetensors", files, sorted);
-  save_description(options.output_dir, config, head, *folder.tokenizer);
+  save_description(options.output_dir, config, head, *folder.tokenizer, folder.path);
   return summary;
 }
 

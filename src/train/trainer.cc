@@ -612,7 +612,8 @@ TrainSummary train(const TrainOptions& options,
                      {job.train.get(), job.validation.get()});
   const TrainSummary summary = Trainer(job, std::move(resume), on_step).run();
   // Only now: the arena is gone, and writing the vocabulary takes memory that no plan has to count.
-  save_description(options.output_dir, job.folder.config, head_of(job.task), *job.folder.tokenizer);
+  save_description(options.output_dir, job.folder.config, head_of(job.task), *job.folder.tokenizer,
+                   job.folder.path);
   write_file_atomically(fs::path(options.output_dir) / "run.json", summary.to_json() + "\n");
   write_run_report(options.output_dir, summary);
   return summary;

@@ -147,6 +147,32 @@ class Generation(Language):
         stop = greedy[0][3:6]
         self.assertEqual(self.texts("--prompt", "time", "--greedy", "--max-new-tokens", 20, "--stop", stop), [greedy[0][:greedy[0].index(stop)]])
 
+    def test_the_model_says_how_it_writes(self):
+        """What generation_config.json has stands in for flags that are not given, and goes on into folders that are written."""
+        greedy = self.texts("--prompt", "time", "--greedy", "--max-new-tokens", 12)
+        wild = self.texts("--prompt", "time", "--top-k", 0, "--temperature", 3, "--max-new-tokens", 12)
+        ids = run("tokenize", "--model", self.model, "--text", greedy[0]).json()["ids"]
+        path = os.path.join(self.model, "generation_config.json")
+
+        def say(**fields):
+            with open(path, "w") as f:
+                json.dump(fields, f)
+
+        say(do_sample=False, max_new_tokens=12)
+        self.assertEqual(greedy, self.texts("--prompt", "time"))
+        self.assertIn("from the model's generation_config.json: --max-new-tokens 12, --temperature 0\n", self.generate("--prompt", "time").err)
+        self.assertEqual(wild, self.texts("--prompt", "time", "--top-k", 0, "--temperature", 3), "flags come first")
+        say(do_sample=False, max_new_tokens=12, eos_token_id=[ids[3], ids[3]], num_beams=4)
+        result = self.generate("--prompt", "time")
+        self.assertLessEqual(result.json()["texts"][0]["tokens"], 4)
+        self.assertEqual(result.json()["texts"][0]["finish_reason"], "eos")
+        self.assertIn("sets num_beams, which snug does not follow", result.err)
+        run("quantize", "--model", self.model, "--output-dir", self.path("int8"))
+        with open(path) as f, open(self.path("int8/generation_config.json")) as g:
+            self.assertEqual(f.read(), g.read())
+        say(temperature=-1)
+        self.assertRegex(self.generate("--prompt", "time", expect=3).err, "generation_config.json: temperature must be zero or more, found -1")
+
     def test_memory(self):
         report = self.generate("--prompt", "time", "--num-return", 8, "--max-new-tokens", 40).json()
         peak = report["predicted_peak_bytes"]
