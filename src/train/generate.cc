@@ -28,9 +28,6 @@ constexpr int64_t kPromptTokens = 512;
 constexpr uint64_t kWrittenBytes = 12;
 // After sliding, the draws of a text count on from here.
 constexpr int32_t kNumbersPerSlide = 1 << 20;
-// Longer than anybody waits for, and small enough that no sum of tokens and no count of bytes
-// overflows.
-constexpr int64_t kMostNewTokens = 1'000'000'000;
 // What a prompt takes while it is tokenized, in bytes of its text; long words are checked apart,
 // see EncodeOptions.
 constexpr uint64_t kTokenizingTimes = 3;
@@ -86,23 +83,17 @@ void check(const GenerateOptions& o) {
   const auto require = [](bool good, const char* flag, auto value, const std::string& expected) {
     if (!good) fail(ErrorKind::kUsage, "{} is {}, expected {}", flag, value, expected);
   };
-  // A number that was not given is good.
-  const auto require_if_given = [&](const auto& given, const auto& good, const char* flag,
-                                    const std::string& expected) {
-    if (given) require(good(*given), flag, *given, expected);
+  const auto follow = [&](const std::optional<double>& given, const char* flag,
+                          const NumberRule& rule) {
+    if (given) require(rule.good(*given), flag, *given, rule.expected);
   };
-  require_if_given(
-      o.max_new_tokens, [](int64_t n) { return n > 0 && n <= kMostNewTokens; }, "--max-new-tokens",
-      fmt::format("1 to {}", kMostNewTokens));
-  require_if_given(
-      o.temperature, [](double x) { return x >= 0; }, "--temperature", "zero or more");
-  require_if_given(
-      o.top_k, [](int64_t n) { return n >= 0; }, "--top-k", "zero or more");
-  require_if_given(
-      o.top_p, [](double x) { return x > 0 && x <= 1; }, "--top-p", "above 0 and at most 1");
-  require_if_given(
-      o.repetition_penalty, [](double x) { return x > 0; }, "--repetition-penalty",
-      "a number above zero");
+  const int64_t tokens = o.max_new_tokens.value_or(1), top_k = o.top_k.value_or(0);
+  require(tokens > 0 && tokens <= kMostNewTokens, "--max-new-tokens", tokens,
+          fmt::format("1 to {}", kMostNewTokens));
+  require(top_k >= 0, "--top-k", top_k, "zero or more");
+  follow(o.temperature, "--temperature", kTemperatureRule);
+  follow(o.top_p, "--top-p", kTopPRule);
+  follow(o.repetition_penalty, "--repetition-penalty", kPenaltyRule);
   require(o.num_return > 0 && o.num_return < kNumbersPerSlide, "--num-return", o.num_return,
           fmt::format("1 to {}", kNumbersPerSlide - 1));
   require(o.batch_size > 0, "--batch-size", o.batch_size, "a number above zero");

@@ -10,7 +10,6 @@ namespace snug {
 namespace {
 
 constexpr const char* kFile = "generation_config.json";
-constexpr int64_t kMostTokens = 1'000'000'000;  // as many as --max-new-tokens takes
 constexpr uint64_t kMostId = std::numeric_limits<int32_t>::max();
 
 // A setting that has an effect with any other value.
@@ -63,23 +62,21 @@ GenerationConfig parse_generation_config(std::string_view text, const std::strin
   const Json json = parse_json(text, origin);
   const JsonFields fields(json, origin, "");
   const auto integer = [&](std::string_view key, int64_t low) {
-    return fields.find(key) ? std::optional(fields.integer(key, low, kMostTokens)) : std::nullopt;
+    return fields.find(key) ? std::optional(fields.integer(key, low, kMostNewTokens))
+                            : std::nullopt;
   };
-  const auto number = [&](std::string_view key, const auto& good, std::string_view expected) {
+  const auto number = [&](std::string_view key, const NumberRule& rule) {
     const Json* const value = fields.find(key);
     if (value == nullptr) return std::optional<double>();
-    if (!value->is_number() || !good(value->get<double>())) fields.refuse(key, expected);
+    if (!value->is_number() || !rule.good(value->get<double>())) fields.refuse(key, rule.expected);
     return std::optional(value->get<double>());
   };
   GenerationConfig config;
   config.max_new_tokens = integer("max_new_tokens", 1);
   config.top_k = integer("top_k", 0);
-  config.temperature = number(
-      "temperature", [](double x) { return x >= 0; }, "zero or more");
-  config.top_p = number(
-      "top_p", [](double x) { return x > 0 && x <= 1; }, "above 0 and at most 1");
-  config.repetition_penalty = number(
-      "repetition_penalty", [](double x) { return x > 0; }, "a number above zero");
+  config.temperature = number("temperature", kTemperatureRule);
+  config.top_p = number("top_p", kTopPRule);
+  config.repetition_penalty = number("repetition_penalty", kPenaltyRule);
   if (fields.find("do_sample") && !fields.boolean("do_sample")) config.temperature = 0;
   over_one_or_more(fields, "eos_token_id", [&](const Json& id) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > kMostId) {

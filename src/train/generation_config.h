@@ -1,5 +1,5 @@
-// generation_config.json of a model's folder: how transformers would write with it. It stands in for
-// what the user does not say.
+// generation_config.json of a model's folder: how transformers would write with it. It stands in
+// for what the user does not say.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,20 @@
 #include <vector>
 
 namespace snug {
+
+// Longer than anybody waits for, and small enough that no sum of tokens and no count of bytes
+// overflows.
+inline constexpr int64_t kMostNewTokens = 1'000'000'000;
+
+// What a number may be, whoever says it.
+struct NumberRule {
+  const char* expected;
+  bool (*good)(double);
+};
+inline constexpr NumberRule kTemperatureRule = {"zero or more", [](double x) { return x >= 0; }};
+inline constexpr NumberRule kTopPRule = {"above 0 and at most 1",
+                                         [](double x) { return x > 0 && x <= 1; }};
+inline constexpr NumberRule kPenaltyRule = {"a number above zero", [](double x) { return x > 0; }};
 
 struct GenerationConfig {
   std::optional<int64_t> max_new_tokens, top_k;

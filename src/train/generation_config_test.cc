@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/error.h"
+#include "text/error_test_support.h"
 
 namespace snug {
 namespace {
@@ -10,16 +10,6 @@ namespace {
 GenerationConfig parsed(const std::string& text) {
   return parse_generation_config(text, "generation_config.json");
 }
-std::string refusal(const std::string& text) {
-  try {
-    parsed(text);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInput);
-    return error.what();
-  }
-  return "";
-}
-
 // As GPT-2's is.
 TEST(GenerationConfig, SaysNothingAboutWhatIsNotThere) {
   const GenerationConfig config = parsed(
@@ -52,9 +42,10 @@ TEST(GenerationConfig, WithoutSamplingTheTemperatureDoesNotCount) {
 }
 
 TEST(GenerationConfig, NamesWhatIsNotFollowed) {
-  EXPECT_EQ(parsed(R"({"num_beams": 4, "no_repeat_ngram_size": 3, "typical_p": 1, "min_length": 0})")
-                .not_followed,
-            (std::vector<std::string>{"no_repeat_ngram_size", "num_beams"}));
+  EXPECT_EQ(
+      parsed(R"({"num_beams": 4, "no_repeat_ngram_size": 3, "typical_p": 1, "min_length": 0})")
+          .not_followed,
+      (std::vector<std::string>{"no_repeat_ngram_size", "num_beams"}));
 }
 
 TEST(GenerationConfig, RefusesWhatCannotBe) {
@@ -72,7 +63,8 @@ TEST(GenerationConfig, RefusesWhatCannotBe) {
            {"[]", "must be an object"},
            {"{", "generation_config.json"},
        }) {
-    EXPECT_NE(refusal(text).find(words), std::string::npos) << text << "\n" << refusal(text);
+    const std::string said = error_of([&, &input = text] { parsed(input); });
+    EXPECT_NE(said.find(words), std::string::npos) << text << "\n" << said;
   }
 }
 
