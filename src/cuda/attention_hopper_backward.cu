@@ -18,7 +18,9 @@ namespace {
 // The second: who uses tiles.
 constexpr int kMathThreads = 2 * kGroupThreads, kTileThreads = 3 * kGroupThreads;
 constexpr int kKeys = 128, kQueries = 64;  // of tiles
-constexpr int kMasks = 4;                  // of tiles of scores, drawn ahead
+// Masks of tiles of scores, drawn ahead; so many are let go of together, which costs every thread
+// of the math warps an instruction at a barrier.
+constexpr int kMasks = 8, kMasksTogether = 4;
 
 constexpr int threads_of(bool dropout) { return kTileThreads + (dropout ? kGroupThreads : 0); }
 // Together as many as the threads start with, 128 or 168 each.
@@ -51,9 +53,10 @@ size_t shared_bytes_of(int queries) {
 #if SNUG_HOPPER
 
 struct Barriers {
-  uint64_t full[2], empty[2];                      // a stage
-  uint64_t scores_full, scores_empty;              // ds
-  uint64_t mask_full[kMasks], mask_empty[kMasks];  // a mask
+  uint64_t full[2], empty[2];                    // a stage
+  uint64_t scores_full, scores_empty;            // ds
+  uint64_t mask_full[kMasks];                    // a mask
+  uint64_t mask_empty[kMasks / kMasksTogether];  // and those let go of together
 };
 
 __device__ __forceinline__ ColumnSums& column_sums() {
@@ -103,6 +106,12 @@ struct Walk {
   }
   __device__ __forceinline__ uint32_t* bits(int turn) const {
     return reinterpret_cast<uint32_t*>(memory + kBitsAt) + turn % kMasks * kMathThreads;
+  }
+  __device__ __forceinline__ uint32_t mask_full_at(int turn) const {
+    return mask_full + uint32_t(turn % kMasks) * 8;
+  }
+  __device__ __forceinline__ uint32_t masks_empty(int turn) const {
+    return mask_empty + uint32_t(turn % kMasks / kMasksTogether) * 8;
   }
   // Calls f(turn, key_tile, local) for the products of a tile of keys and a tile of queries in
   // their order, and end() behind those of a tile of keys.
@@ -331,10 +340,11 @@ struct Drawer {
   __device__ __forceinline__ void run() const {
     walk.over_turns(
         [&](int turn, int key_tile, int local) {
-          const uint32_t mask = uint32_t(turn % kMasks) * 8;
-          if (turn >= kMasks) await(walk.mask_empty + mask, uint32_t(turn / kMasks - 1) & 1);
+          if (turn >= kMasks && turn % kMasksTogether == 0) {
+            await(walk.masks_empty(turn), uint32_t(turn / kMasks - 1) & 1);
+          }
           draw(turn, key_tile, local);
-          arrive(walk.mask_full + mask);
+          arrive(walk.mask_full_at(turn));
         },
         [] {
           if constexpr (kCluster > 1) let_others_exchange();
@@ -378,10 +388,9 @@ struct Math {
   }
 
   __device__ __forceinline__ uint32_t take_mask(int turn) const {
-    const uint32_t mask = uint32_t(turn % kMasks) * 8;
-    await(walk.mask_full + mask, uint32_t(turn / kMasks) & 1);
+    await(walk.mask_full_at(turn), uint32_t(turn / kMasks) & 1);
     const uint32_t bits = walk.bits(turn)[threadIdx.x];
-    arrive(walk.mask_empty + mask);
+    if (turn % kMasksTogether == kMasksTogether - 1) arrive(walk.masks_empty(turn));
     return bits;
   }
 
@@ -615,7 +624,9 @@ __global__ void __launch_bounds__(threads_of(kDropout), 1)
     init_barrier(walk.scores_empty, kHelperWarps);
     for (uint32_t mask = 0; mask < kMasks; ++mask) {
       init_barrier(walk.mask_full + mask * 8, kGroupThreads);
-      init_barrier(walk.mask_empty + mask * 8, kMathThreads);
+    }
+    for (uint32_t part = 0; part < kMasks / kMasksTogether; ++part) {
+      init_barrier(walk.mask_empty + part * 8, kMathThreads);
     }
   }
   if constexpr (kCluster > 1) {
