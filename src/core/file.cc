@@ -1,12 +1,14 @@
 #include "core/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "core/error.h"
@@ -18,6 +20,7 @@ namespace {
 // Written pages are sent to the disk this often, and dropped from the page cache when they have
 // come there, so that a large checkpoint does not press a memory-limited container into reclaim.
 constexpr uint64_t kSendEvery = 16 << 20;
+constexpr std::chrono::milliseconds kLockPoll(5);
 
 std::string errno_text() { return std::strerror(errno); }
 
@@ -190,6 +193,17 @@ void sync_directory(const std::filesystem::path& path) {
   if (result != 0 && errno != EINVAL) {
     fail(ErrorKind::kStorage, "{}: cannot sync folder: {}", path.string(), errno_text());
   }
+}
+
+// The kernel knows no waiting that ends.
+bool lock_file(int fd, std::chrono::milliseconds patience) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK || std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(kLockPoll);
+  }
+  return true;
 }
 
 uint64_t available_bytes(const std::filesystem::path& path) {

@@ -2,6 +2,7 @@
 // under a mapping is a SIGBUS, under pread it is an error. Outputs appear whole or not at all.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <span>
@@ -69,6 +70,9 @@ class OutputFile {
 void write_file_atomically(const std::filesystem::path& path, std::string_view contents);
 void make_directories(const std::filesystem::path& path);
 void sync_directory(const std::filesystem::path& path);
+// Locks an open file against all who open and lock it too; closing it, or the end of the process,
+// lets go. False: another holds it for longer than `patience`, or the file system knows no locks.
+bool lock_file(int fd, std::chrono::milliseconds patience);
 // Free on the file system of `path`, for this user.
 uint64_t available_bytes(const std::filesystem::path& path);
 

@@ -1,7 +1,6 @@
 #include "train/run_files.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -28,7 +27,7 @@ FolderLock::FolderLock(const std::filesystem::path& folder) {
   if (fd_ < 0) {
     fail(ErrorKind::kStorage, "{}: cannot create: {}", path.string(), std::strerror(errno));
   }
-  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+  if (lock_file(fd_, {})) return;
   ::close(fd_);
   throw Error(ErrorKind::kStorage, fmt::format("{}: another run is writing here", folder.string()),
               "wait for it, or choose another --output-dir");
