@@ -411,7 +411,6 @@ inline std::string kept_choices() {
 class TestProducts : public Products {
  public:
   explicit TestProducts(const Gpu& gpu) : Products(gpu, kept_choices(), /*allow_tf32=*/false) {}
-  ~TestProducts() { save(); }
 };
 
 // Algorithms are chosen once for all tests. Stays to the end, when there may be no device any more
@@ -426,7 +425,6 @@ void check_product(CudaCase& c, const OpType& op, const std::vector<ValueId>& in
                    const std::vector<ValueId>& out, double slack, double error) {
   c.products = &shared_products();
   c.check(op, in, out, slack, error);
-  c.products->save();
 }
 
 // Milliseconds that work takes on the device, the median of some runs.

@@ -80,7 +80,6 @@ CudaEngine::CudaEngine(const Model& model, const Plan& plan, uint64_t seed, cons
   capture(step_, *plan.step, plan.step_memory, training);
   if (training) capture(scoring_, *plan.scoring, plan.scoring_memory, false);
   if (plan.prefix) capture(prefix_, *plan.prefix, plan.prefix_memory, false);
-  products_.save();
   clear();  // what timing has left; zeros where parameters are padded, which nobody writes
   if (training) fill_chunks();
   SNUG_CUDA(cudaStreamSynchronize(gpu.stream()));

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <vector>
 
 #include "core/error.h"
-#include "core/file.h"
 #include "core/json.h"
 #include "cuda/check.h"
 #include "cuda/gelu_product.h"
@@ -37,7 +37,11 @@ constexpr uint32_t kOrders = 3;
 // What clearing a workspace costs in a graph beyond what it does on a stream: kernels on both sides
 // wait for it (bench/gpu.py kernels). Nothing where the graph clears all counters at its beginning.
 constexpr float kFillMilliseconds = 0.004f;
-constexpr int kCacheVersion = 13;
+constexpr int kCacheVersion = 14;
+// How long a process waits for its turn to time a product, which takes seconds at most: whoever has
+// it for longer was stopped, or hangs. Meanwhile it looks at what others have chosen, since who had
+// the last turn may well get the next one too.
+constexpr std::chrono::milliseconds kPatience(60'000), kLookEvery(50);
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) fail_call(call, cublasLtGetStatusString(status));
@@ -293,9 +297,10 @@ Products::Products(const Gpu& gpu, std::filesystem::path cache_folder, bool allo
   std::replace_if(
       model.begin(), model.end(),
       [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '-');
-  cache_file_ = cache_folder / fmt::format("products-{}-{}-{}{}.json", model, gpu.multiprocessors(),
-                                           cublasLtGetVersion(), allow_tf32 ? "-tf32" : "");
-  choices_ = stored();
+  lines_.emplace(cache_folder / fmt::format("products-{}-{}-{}{}-v{}.jsonl", model,
+                                            gpu.multiprocessors(), cublasLtGetVersion(),
+                                            allow_tf32 ? "-tf32" : "", kCacheVersion));
+  take_in();
 }
 
 Products::~Products() {
@@ -349,31 +354,39 @@ void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& te
 const Products::Choice& Products::choice(const ProductShape& shape, const Descriptors& descriptors,
                                          const ProductTensors& tensors,
                                          std::span<std::byte> workspace, cudaStream_t stream) {
-  const auto found = choices_.find(shape);
-  if (found != choices_.end()) {
-    SNUG_CHECK(found->second.way == Way::kLibrary);
-    return found->second;
+  const Choice* found = known(shape);
+  SharedLines::Turn turn;
+  if (!found) {
+    SNUG_CHECK(!capturing(stream));  // shapes are met once before their graph is captured
+    turn = turn_for(shape);
+    found = known(shape);
   }
-  SNUG_CHECK(!capturing(stream));  // shapes are met once before their graph is captured
-  const std::optional<Choice> best = measure(shape, descriptors, tensors, workspace, stream);
-  if (!best) {
-    fail(ErrorKind::kDevice, "cuBLASLt has no algorithm for a product of {} x {} x {} in {}",
-         shape.rows, shape.in, shape.out, dtype_name(shape.dtype));
+  if (!found) {
+    const std::optional<Choice> best = measure(shape, descriptors, tensors, workspace, stream);
+    if (!best) {
+      fail(ErrorKind::kDevice, "cuBLASLt has no algorithm for a product of {} x {} x {} in {}",
+           shape.rows, shape.in, shape.out, dtype_name(shape.dtype));
+    }
+    found = &remember(shape, *best);
   }
-  changed_ = true;
-  return choices_[shape] = *best;
+  SNUG_CHECK(found->way == Way::kLibrary);
+  return *found;
 }
 
 Products::Way Products::fastest_way(const ProductShape& fused, Ways there,
                                     const ProductTensors& tensors, std::span<std::byte> workspace,
                                     cudaStream_t stream, const std::function<void(Way)>& do_it) {
   if (!there.own && !there.library) return Way::kApart;
-  const auto found = choices_.find(fused);
-  if (found != choices_.end() && (there.own || found->second.way != Way::kOwn)) {
-    return found->second.way;
-  }
+  const auto usable = [&](const Choice* choice) {
+    return choice && (there.own || choice->way != Way::kOwn);
+  };
+  if (const Choice* found = known(fused); usable(found)) return found->way;
   SNUG_CHECK(!capturing(stream));
-  do_it(Way::kApart);  // chooses the product's algorithm
+  do_it(Way::kApart);  // chooses the product's algorithm, in a turn of its own
+  const SharedLines::Turn turn = turn_for(fused);
+  const Choice* const found = known(fused);
+  if (usable(found)) return found->way;
+  const bool is_new = !found;  // else it stays on disk for those who have our kernel
   std::vector<Way> ways = {Way::kApart};
   if (there.library) {
     if (const auto one = measure(fused, Descriptors(fused, tensors, tf32_for(fused)), tensors,
@@ -386,10 +399,15 @@ Products::Way Products::fastest_way(const ProductShape& fused, Ways there,
   give_numbers(fused, tensors, stream);
   const Fastest best =
       fastest_of(ways.size(), fused, stream, [&](size_t i) { return do_it(ways[i]), true; });
-  changed_ = true;
-  Choice& chosen = choices_[fused];
-  chosen.milliseconds = best.milliseconds;
-  return chosen.way = ways[best.way];
+  Choice chosen = choices_[fused];
+  chosen.way = ways[best.way];
+  if (is_new) {
+    choices_.erase(fused);
+    const Choice& kept = remember(fused, chosen);
+    if (usable(&kept)) return kept.way;
+  }
+  choices_[fused] = chosen;
+  return chosen.way;
 }
 
 // Overwrites factors that are said to be free.
@@ -505,7 +523,6 @@ std::optional<Products::Choice> Products::measure(const ProductShape& shape, con
   const Fastest best = fastest_of(candidates.size(), shape, stream, do_it);
   if (best.milliseconds == 0) return std::nullopt;
   Choice chosen{.algorithm = candidates[best.way].algo,
-                .milliseconds = best.milliseconds,
                 .workspace_bytes = candidates[best.way].workspaceSize};
   bool done = false;
   const Fills fills = fills_of(
@@ -515,49 +532,66 @@ std::optional<Products::Choice> Products::measure(const ProductShape& shape, con
 }
 
 size_t Products::workspace_bytes(const ProductShape& shape) const {
-  const auto found = choices_.find(shape);
-  return found == choices_.end() ? 0 : found->second.workspace_bytes;
+  const Choice* const found = known(shape);
+  return found ? found->workspace_bytes : 0;
 }
 
-// The file is a convenience: one that cannot be read counts as empty.
-std::map<ProductShape, Products::Choice> Products::stored() const {
-  std::map<ProductShape, Choice> choices;
-  if (!std::filesystem::exists(cache_file_)) return choices;
-  try {
-    const Json json = Json::parse(read_small_file(cache_file_));
-    if (json.at("version") != kCacheVersion) return choices;
-    for (const Json& entry : json.at("products")) {
-      Choice choice{.way = Way(entry.at(kShapeFields).get<int>()),
-                    .counter_bytes = entry.at(kShapeFields + 1)};
+const Products::Choice* Products::known(const ProductShape& shape) const {
+  const auto found = choices_.find(shape);
+  return found == choices_.end() ? nullptr : &found->second;
+}
+
+// The file is a convenience: a line that is no choice counts for nothing. Of two for one shape the
+// first counts, so that who used it gets the same bits again.
+void Products::take_in() {
+  if (!lines_) return;
+  for (const std::string& line : lines_->fresh()) {
+    try {
+      const Json entry = Json::parse(line);
+      const int way = entry.at(kShapeFields);
+      if (way < int(Way::kApart) || way > int(Way::kOwn)) continue;
+      Choice choice{.way = Way(way), .counter_bytes = entry.at(kShapeFields + 1)};
       for (size_t i = 0; i < std::size(choice.algorithm.data); ++i) {
         choice.algorithm.data[i] = entry.at(kShapeFields + 2 + i).get<uint64_t>();
       }
-      choices[shape_of(entry)] = choice;
+      choices_.try_emplace(shape_of(entry), choice);
+    } catch (const Json::exception&) {
+      continue;
     }
-  } catch (const Json::exception&) {
-    choices.clear();
   }
-  return choices;
 }
 
-// Runs that start at the same time write after each other: a choice that is on disk stays, so that
-// who used it gets the same bits again.
-void Products::save() const {
-  if (!changed_ || cache_file_.empty()) return;
-  std::map<ProductShape, Choice> all = stored();
-  all.insert(choices_.begin(), choices_.end());
-  Json entries = Json::array();
-  for (const auto& [shape, choice] : all) {
-    Json entry = shape_key(shape);
-    entry.push_back(int(choice.way));
-    entry.push_back(choice.counter_bytes);
-    for (const uint64_t word : choice.algorithm.data) entry.push_back(word);
-    entries.push_back(std::move(entry));
+SharedLines::Turn Products::turn_for(const ProductShape& shape) {
+  SharedLines::Turn turn;
+  if (!lines_) return turn;
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + kPatience;
+  for (bool again = true; again;) {
+    const auto start = Clock::now();
+    turn = lines_->hold(kLookEvery);
+    const auto now = Clock::now();
+    take_in();
+    // It comes back sooner where the file system knows no locks.
+    again = !turn.held() && !known(shape) && now - start >= kLookEvery && now < end;
   }
-  make_directories(cache_file_.parent_path());
-  write_file_atomically(
-      cache_file_,
-      Json{{"version", kCacheVersion}, {"products", std::move(entries)}}.dump() + "\n");
+  return turn;
+}
+
+const Products::Choice& Products::remember(const ProductShape& shape, const Choice& measured) {
+  if (lines_) {
+    Json entry = shape_key(shape);
+    entry.push_back(int(measured.way));
+    entry.push_back(measured.counter_bytes);
+    for (const uint64_t word : measured.algorithm.data) entry.push_back(word);
+    lines_->add(entry.dump());
+    take_in();  // without a turn another may have been first
+  }
+  Choice& kept = choices_.try_emplace(shape, measured).first->second;
+  // What is not on disk, where the line is ours or says the same.
+  if (std::ranges::equal(kept.algorithm.data, measured.algorithm.data)) {
+    kept.workspace_bytes = measured.workspace_bytes;
+  }
+  return kept;
 }
 
 }  // namespace snug::cuda

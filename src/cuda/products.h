@@ -1,9 +1,10 @@
 // Matrix products of linear layers by cuBLASLt, named by their place in the layer as in
 // ops/products.h. The algorithm of a shape is chosen once: the library's candidates are timed on
 // the device the first time a shape is met outside a capture, and remembered on disk by GPU,
-// library version and shape, so that two runs use the same one and get the same bits. Whether GELU
-// is done inside the product, and whether by the library or by a kernel of ours, is such a choice
-// too.
+// library version and shape, so that two runs use the same one and get the same bits, also where
+// they start together: a shape is timed by one process at a time, and the first choice that is
+// written counts for all. Whether GELU is done inside the product, and whether by the library or by
+// a kernel of ours, is such a choice too.
 #pragma once
 
 #include <cublasLt.h>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/shared_lines.h"
 #include "ops/linear.h"
 
 namespace snug::cuda {
@@ -80,7 +82,8 @@ bool may_fuse_gelu(const ProductShape& shape);
 
 class Products {
  public:
-  // Choices are read from and written to `cache_folder`; empty: not kept.
+  // Choices are kept in a file in `cache_folder`, a line for each, written as they are made; empty:
+  // not kept.
   Products(const Gpu& gpu, std::filesystem::path cache_folder, bool allow_tf32);
   ~Products();
   Products(const Products&) = delete;
@@ -107,15 +110,12 @@ class Products {
   // What the algorithm chosen for a shape asks for; 0: nothing, or it is not known, since the
   // choice was read from disk.
   size_t workspace_bytes(const ProductShape& shape) const;
-  // Writes new choices to disk.
-  void save() const;
 
  private:
   // How a product and GELU are done: by two steps, by the library's one, by ours.
   enum class Way : uint8_t { kApart, kLibrary, kOwn };
   struct Choice {
     cublasLtMatmulAlgo_t algorithm = {};
-    float milliseconds = 0;  // 0: from the cache
     Way way = Way::kLibrary;
     size_t workspace_bytes = 0;  // asked for; not kept on disk
     // Of a workspace that is cleared before its kernel, and small; 0: as given.
@@ -157,17 +157,24 @@ class Products {
   void give_numbers(const ProductShape& shape, const ProductTensors& tensors,
                     cudaStream_t stream) const;
   bool tf32_for(const ProductShape& shape) const { return tf32_ && shape.dtype == DType::kF32; }
-  // What is on disk.
-  std::map<ProductShape, Choice> stored() const;
+  // Null: there is none.
+  const Choice* known(const ProductShape& shape) const;
+  // Takes in what is on disk and was not there the last time.
+  void take_in();
+  // The turn to time a shape, waited for until another process has chosen for it. Not held: that
+  // has happened, or there is no waiting any longer.
+  SharedLines::Turn turn_for(const ProductShape& shape);
+  // Makes what was measured the choice for a shape that is not known, here and on disk; or what
+  // another process has written before, which may happen without a turn.
+  const Choice& remember(const ProductShape& shape, const Choice& measured);
 
   cublasLtHandle_t handle_ = nullptr;
   cublasLtMatmulPreference_t preference_ = nullptr;
-  std::filesystem::path cache_file_;
+  std::optional<SharedLines> lines_;  // none: choices are not kept
   std::map<ProductShape, Choice> choices_;
   bool tf32_;
   Timing timing_;
   GraphCounters* counters_ = nullptr;
-  bool changed_ = false;
 };
 
 }  // namespace snug::cuda

@@ -2,15 +2,19 @@
 #include "cuda/products.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <random>
+#include <set>
+#include <thread>
 
-#include "core/file.h"
 #include "core/json.h"
+#include "core/shared_lines.h"
 #include "cuda/cuda_test_util.h"
 #include "cuda/gpu.h"
 #include "cuda/timing_numbers.h"
@@ -321,39 +325,91 @@ TEST(CudaProducts, GeluIsAppliedOnce) {
     SNUG_CUDA(cudaStreamSynchronize(gpu.stream()));
     EXPECT_NEAR(decoded(y.download(), DType::kF16)[5], gelu_tanh(4.0), 4e-3);
     EXPECT_NEAR(decoded(pre.download(), DType::kF16)[5], 4.0, 1e-6);
-    products.save();
   }
 }
 
-// Two runs that start at the same time: both choices are kept, and what was there first stays.
+// A run of its own, as far as choices go.
+class Chooser {
+ public:
+  explicit Chooser(const std::filesystem::path& cache) : products_(gpu_, cache, false) {}
+
+  void choose(int64_t rows) {
+    products_.run({.dtype = DType::kF16, .rows = rows, .in = 64, .out = 128},
+                  {.left = x_.data(), .right = x_.data(), .result = y_.data()},
+                  {workspace_.data<std::byte>(), workspace_.size()}, gpu_.stream());
+    SNUG_CUDA(cudaStreamSynchronize(gpu_.stream()));
+  }
+
+ private:
+  const Gpu gpu_{"cuda"};
+  Products products_;
+  const DeviceBytes x_{size_t{192 * 64 * 2}}, y_{size_t{192 * 128 * 2}},
+      workspace_{kProductWorkspaceBytes};
+};
+
+// A folder for choices, of this process alone.
+class ChoicesFolder {
+ public:
+  ChoicesFolder() { std::filesystem::remove_all(path); }
+  ~ChoicesFolder() { std::filesystem::remove_all(path); }
+  ChoicesFolder(const ChoicesFolder&) = delete;
+
+  std::filesystem::path file() const {
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path), {}), 1);
+    return std::filesystem::directory_iterator(path)->path();
+  }
+  std::vector<std::string> lines() const { return SharedLines(file()).fresh(); }
+
+  const std::filesystem::path path =
+      testing::TempDir() + "snug-choices-test-" + std::to_string(::getpid());
+};
+
+// Two runs that start at the same time: what one has chosen counts for the other.
 TEST(CudaProducts, ChoicesOfTwoRunsAreKept) {
   SNUG_NEEDS_GPU();
-  const Gpu gpu("cuda");
-  const std::filesystem::path cache = testing::TempDir() + "snug-two-runs-test";
-  std::filesystem::remove_all(cache);
-  const DeviceBytes x(size_t{128 * 128 * 2}), y(size_t{128 * 128 * 2});
-  const DeviceBytes workspace(kProductWorkspaceBytes);
-  const std::span<std::byte> scratch(workspace.data<std::byte>(), kProductWorkspaceBytes);
-  const auto choose = [&](Products& products, int64_t rows) {
-    products.run({.dtype = DType::kF16, .rows = rows, .in = 64, .out = 128},
-                 {.left = x.data(), .right = x.data(), .result = y.data()}, scratch, gpu.stream());
-  };
-  const auto stored = [&] {
-    const auto file = std::filesystem::directory_iterator(cache)->path();
-    return Json::parse(read_small_file(file)).at("products");
-  };
-  Products first(gpu, cache, false), second(gpu, cache, false);
-  choose(first, 64);
-  first.save();
-  const Json before = stored();
+  const ChoicesFolder folder;
+  Chooser first(folder.path), second(folder.path);
+  first.choose(64);
+  const std::vector<std::string> before = folder.lines();
   ASSERT_EQ(before.size(), 1u);
-  choose(second, 64);
-  choose(second, 128);
-  second.save();
-  const Json after = stored();
+  second.choose(64);
+  EXPECT_EQ(folder.lines(), before);
+  second.choose(128);
+  const std::vector<std::string> after = folder.lines();
   ASSERT_EQ(after.size(), 2u);
-  EXPECT_EQ(after.at(0), before.at(0));
-  std::filesystem::remove_all(cache);
+  EXPECT_EQ(after[0], before[0]);
+}
+
+TEST(CudaProducts, RunsAtOnceChooseOnce) {
+  SNUG_NEEDS_GPU();
+  if (watched_cases()) return;  // a product takes longer there than others wait for
+  const ChoicesFolder folder;
+  Chooser first(folder.path), second(folder.path);
+  const auto choose_all = [](Chooser& chooser) {
+    for (const int64_t rows : {64, 128, 192}) EXPECT_NO_THROW(chooser.choose(rows));
+  };
+  std::thread other([&] { choose_all(second); });
+  choose_all(first);
+  other.join();
+  std::multiset<int64_t> chosen;
+  for (const std::string& line : folder.lines()) {
+    chosen.insert(Json::parse(line).at(2).get<int64_t>());  // rows
+  }
+  EXPECT_EQ(chosen, (std::multiset<int64_t>{64, 128, 192}));
+}
+
+TEST(CudaProducts, LinesThatAreNoChoicesAreIgnored) {
+  SNUG_NEEDS_GPU();
+  const ChoicesFolder folder;
+  Chooser(folder.path).choose(64);
+  const std::string line = folder.lines().at(0);
+  std::ofstream(folder.file()) << "\n[\n[]\n{}\n7\n"
+                               << line.substr(0, line.size() / 2) << "\n"
+                               << line << "\n[0";
+  const std::vector<std::string> before = folder.lines();
+  ASSERT_EQ(before.size(), 7u);
+  Chooser(folder.path).choose(64);
+  EXPECT_EQ(folder.lines(), before);
 }
 
 // One operator on the CPU, and whatever was measured to be faster on the device. Sizes that the
