@@ -380,8 +380,9 @@ class Search {
     if (!cpu && pinned > 0) {
       plan.items.push_back({"page tables of the host's memory", pinned / kHostBytesPerTableByte});
     }
+    const auto& slack = request_.process.slack_bytes;
     plan.items.push_back({cpu ? "heap and stacks" : "kernels loaded later",
-                          request_.process.slack_bytes + (cpu ? heap_bytes(plan) : 0)});
+                          (slack ? slack(plan.capacity) : 0) + (cpu ? heap_bytes(plan) : 0)});
     for (const PlanItem& item : plan.items) plan.peak_bytes += item.bytes;
     if (!cpu) {
       plan.host_peak_bytes = request_.process.host_bytes + plan.buffer_bytes + layout.outside_bytes;

@@ -31,7 +31,8 @@ struct ProcessFacts {
   std::function<uint64_t(const Dims& capacity)> buffer_bytes;
   // Where the device is not the host: what the process occupies there besides buffers.
   uint64_t host_bytes = 0;
-  uint64_t slack_bytes = 0;  // growth that no table counts
+  // Growth that no table counts. Empty: none.
+  std::function<uint64_t(const Dims& capacity)> slack_bytes;
   // What launching so many nodes for micro-batches of this capacity takes besides; branches: with
   // copies beside them. Empty: nothing.
   std::function<uint64_t(const Dims& capacity, size_t nodes, bool branches)> launch_bytes;

@@ -63,7 +63,7 @@ class CpuPlatform : public Platform {
     request.device = {.kind = DeviceKind::kCpu, .threads = num_threads()};
     request.process.overhead_bytes = overhead.bytes;
     request.process.startup_peak_bytes = overhead.startup_peak_bytes;
-    request.process.slack_bytes = kSlackBytes;
+    request.process.slack_bytes = [](const Dims&) { return kSlackBytes; };
     request.process.tolerance_bytes = kStartTolerance;
   }
 
