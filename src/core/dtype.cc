@@ -33,6 +33,8 @@ DTypeInfo info(DType dtype) {
       return {"uint8", 1, false};
     case DType::kBool:
       return {"bool", 1, false};
+    case DType::kSlope8:
+      return {"slope8", 1, false};
   }
   SNUG_CHECK(!"unknown dtype");
   return {};

@@ -8,7 +8,8 @@
 
 namespace snug {
 
-enum class DType : uint8_t { kF32, kF16, kBF16, kF64, kI64, kI32, kI16, kI8, kU8, kBool };
+// kSlope8: see ops/linear.h; no file has it.
+enum class DType : uint8_t { kF32, kF16, kBF16, kF64, kI64, kI32, kI16, kI8, kU8, kBool, kSlope8 };
 
 size_t dtype_bytes(DType dtype);
 std::string_view dtype_name(DType dtype);  // "fp32", "bf16", ...

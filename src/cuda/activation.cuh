@@ -95,12 +95,37 @@ __device__ inline float activate(float x) {
   }
 }
 
-// The derivative at what was kept: x, or y for tanh; or what was kept itself. GELU's is rounded to
-// the type, so that nothing depends on which of the two is kept.
+// Whether layers of a type keep GELU's slopes as SlopeBytes.
+template <class T>
+inline constexpr bool kSlopesAreBytes = std::is_same_v<T, __nv_bfloat16>;
+
+// Numbers in [2^23, 2^24) have their last bit at 1.
+inline constexpr float kWholeNumbers = 0x1p23f;
+
+// The byte of a slope, the lowest of the result.
+__device__ inline uint32_t slope_byte(float slope) {
+  return __float_as_uint(fmaf(slope, SlopeBytes::kStepsOfOne, kWholeNumbers + SlopeBytes::kZero));
+}
+// Those of two columns and of the two eight further on.
+__device__ inline uint32_t slope_bytes(float2 here, float2 further) {
+  const uint32_t low = __byte_perm(slope_byte(here.x), slope_byte(here.y), 0x0040),
+                 high = __byte_perm(slope_byte(further.x), slope_byte(further.y), 0x0040);
+  return __byte_perm(low, high, 0x5410);
+}
+__device__ inline float slope_of_byte(uint32_t word, uint32_t byte) {
+  const uint32_t whole = __byte_perm(word, __float_as_uint(kWholeNumbers), 0x7440 | byte);
+  return (__uint_as_float(whole) - (kWholeNumbers + SlopeBytes::kZero)) *
+         (1.0f / SlopeBytes::kStepsOfOne);
+}
+
+// The derivative at what was kept: x, or y for tanh; or what was kept itself. GELU's is rounded as
+// it would be kept, so that nothing depends on which of the two is.
 template <Activation kActivation, class T>
 __device__ inline float slope(float kept) {
   if constexpr (is_gelu(kActivation)) {
-    return to_float(from_float<T>(gelu<kActivation, T>(kept).slope));
+    const float exact = gelu<kActivation, T>(kept).slope;
+    return kSlopesAreBytes<T> ? slope_of_byte(slope_byte(exact), 0)
+                              : to_float(from_float<T>(exact));
   } else if constexpr (kActivation == Activation::kKeptSlope) {
     return kept;
   } else if constexpr (kActivation == Activation::kTanh) {

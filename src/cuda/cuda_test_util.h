@@ -110,8 +110,35 @@ std::vector<T> values_of(const std::vector<std::byte>& bytes) {
   return values;
 }
 
+// SlopeBytes of whole groups, and back; as a guard's pattern: NaN.
+inline std::vector<std::byte> slopes_as_bytes(const Doubles& values) {
+  std::vector<uint8_t> bytes(values.size());
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const double slope = values[size_t(SlopeBytes::column(int64_t(i)))];
+    bytes[i] =
+        std::isnan(slope)
+            ? 0xff
+            : uint8_t(std::clamp(
+                  std::nearbyint(slope * SlopeBytes::kStepsOfOne) + SlopeBytes::kZero, 0.0, 254.0));
+  }
+  return bytes_of(bytes);
+}
+inline Doubles slopes_of_bytes(const std::vector<std::byte>& bytes) {
+  Doubles values(bytes.size());
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    values[size_t(SlopeBytes::column(int64_t(i)))] =
+        bytes[i] == std::byte(0xff)
+            ? std::numeric_limits<double>::quiet_NaN()
+            : (double(bytes[i]) - SlopeBytes::kZero) / SlopeBytes::kStepsOfOne;
+  }
+  return values;
+}
+// The type of what a layer with GELU keeps in place of its argument.
+inline DType slope_type(DType dtype) { return dtype == DType::kBF16 ? DType::kSlope8 : dtype; }
+
 // Doubles as elements of a type, and back.
 inline std::vector<std::byte> encoded(const Doubles& values, DType dtype) {
+  if (dtype == DType::kSlope8) return slopes_as_bytes(values);
   if (dtype == DType::kF64) return bytes_of(values);
   if (dtype == DType::kF32) return bytes_of(std::vector<float>(values.begin(), values.end()));
   if (dtype == DType::kU8) return bytes_of(std::vector<uint8_t>(values.begin(), values.end()));
@@ -124,6 +151,7 @@ inline std::vector<std::byte> encoded(const Doubles& values, DType dtype) {
 }
 inline Doubles decoded(const std::vector<std::byte>& bytes, DType dtype) {
   if (dtype == DType::kF64) return values_of<double>(bytes);
+  if (dtype == DType::kSlope8) return slopes_of_bytes(bytes);
   Doubles values;
   if (dtype == DType::kF32) {
     for (float v : values_of<float>(bytes)) values.push_back(v);
@@ -144,6 +172,7 @@ inline Doubles decoded(const std::vector<std::byte>& bytes, DType dtype) {
 inline double dtype_error(DType dtype) {
   if (dtype == DType::kBF16) return 1.0 / 256.0;
   if (dtype == DType::kF16) return 1.0 / 2048.0;
+  if (dtype == DType::kSlope8) return 0.5 / SlopeBytes::kStepsOfOne;
   return dtype == DType::kF64 ? 1e-6 : 1e-5;
 }
 

@@ -290,28 +290,34 @@ TEST(CudaActivation, GeluAndItsSlopeAreAccurateEverywhere) {
         if (std::abs(x) < 1e6) all.push_back(x);
       }
     }
+    while (all.size() % SlopeBytes::kGroup != 0) all.push_back(0.0);
     for (const Activation form : {Activation::kGelu, Activation::kGeluTanh}) {
       SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", form " << int(form));
       const PackedBatch packed({1}, 3);
       CudaCase c(packed, packed.batch.dims, 5);
       const TensorDesc desc = tokens(dtype, int64_t(all.size()));
-      const ValueId pre = c.input(desc, all), y = c.output(desc);
+      const ValueId pre = c.input(desc, all), y = c.output(desc),
+                    slopes_out = c.output(tokens(slope_type(dtype), int64_t(all.size())));
       const Linear op({form});
-      const auto got = c.launch_with(op, {pre}, {y, pre}, [&](const Launch& call) {
-        launch_gelu_and_slope(form, call.in[0], call.out[0], call);
+      const auto got = c.launch_with(op, {}, {pre, slopes_out}, [&](const Launch& call) {
+        launch_gelu_and_slope(form, call.out[0], call.out[1], call);
       });
       const auto alone = c.launch_with(op, {pre}, {y}, [&](const Launch& call) {
         launch_activation(form, call.in[0], call.out[0], call);
       });
       EXPECT_EQ(got[0], alone[0]) << "keeping the slope changes the result";
-      const Doubles values = decoded(got[0], dtype), slopes = decoded(got[1], dtype);
+      const Doubles values = decoded(got[0], dtype), slopes = decoded(got[1], slope_type(dtype));
       const double rounding = dtype == DType::kF32 ? 0x1p-24 : dtype_error(dtype),
                    error = dtype == DType::kF32 ? 1e-6 : 8e-6;
+      // A byte's error is the same everywhere.
+      const auto slope_error = [&](double s) {
+        return dtype == DType::kBF16 ? dtype_error(DType::kSlope8) : rounding * std::abs(s);
+      };
       double sum = 0;
       for (size_t i = 0; i < all.size(); ++i) {
         const double x = c.contents(pre)[i], value = activate(form, x), s = slope(form, x);
         ASSERT_NEAR(values[i], value, 1.01 * rounding * std::abs(value) + error) << "at " << x;
-        ASSERT_NEAR(slopes[i], s, 1.01 * rounding * std::abs(s) + error) << "slope at " << x;
+        ASSERT_NEAR(slopes[i], s, 1.01 * slope_error(s) + error) << "slope at " << x;
         sum += slopes[i] - s;
       }
       EXPECT_NEAR(sum / double(all.size()), 0.0, 0.1 * rounding + 3e-7);
@@ -354,13 +360,16 @@ TEST(CudaLinearEpilogueGradient, MatchesTheCpu) {
       const bool bends = activation != Activation::kNone, by_tokens = seed % 4 != 0;
       const TensorDesc desc = by_tokens ? tokens(dtype, width) : sequences(dtype, width);
       const ValueId dy = c.random(desc, 1.0, 0.0, 0.0);
+      TensorDesc of_kept = desc;
+      if (activation == Activation::kKeptSlope) of_kept.dtype = slope_type(dtype);
+      if (of_kept.dtype == DType::kSlope8 && width % SlopeBytes::kGroup != 0) return;
       const ValueId kept =
-          bends ? c.random(desc, activation == Activation::kTanh ? 0.3 : 2.0) : kNoValue;
+          bends ? c.random(of_kept, activation == Activation::kTanh ? 0.3 : 2.0) : kNoValue;
       const bool bias = !bends || seed % 3 != 0;
       c.check(LinearEpilogueGradient(activation), {dy, kept},
               {bends ? dy : kNoValue, bias ? c.target(parameter(1, width), true) : kNoValue}, 2.0,
               is_gelu(activation) ? 2.0 * dtype_error(dtype)
-                                  : 0.0);  // its slopes are rounded to the type, then added up
+                                  : 0.0);  // its slopes are rounded as kept, then added up
     };
     on_cases({1, 7, 64, 768, 1000, 3072}, check);
     if (activation != Activation::kTanh && activation != Activation::kRelu) {
@@ -453,20 +462,22 @@ void print_speeds(int64_t rows, bool replayed) {
          {hidden(), hidden(), hidden(), stats, row()}, {hidden(), hidden(), row(), row()},
          [&](const Launch& call) { launch(gradient, call); });
   }
-  const Tensor pre = tensor(dtype, rows, kInner), y = tensor(dtype, rows, kInner);
+  const Tensor pre = tensor(dtype, rows, kInner), y = tensor(dtype, rows, kInner),
+               slopes = tensor(slope_type(dtype), rows, kInner);
   for (Activation activation : {Activation::kGelu, Activation::kGeluTanh}) {
     const std::string suffix = activation == Activation::kGelu ? " gelu" : " gelu_tanh";
     const Linear linear({activation});
     time("activation" + suffix, 2 * inner_bytes, {}, {},
          [&](const Launch& call) { launch_activation(linear.spec.activation, pre, y, call); });
-    time("activation and slope" + suffix, 3 * inner_bytes, {}, {},
-         [&](const Launch& call) { launch_gelu_and_slope(linear.spec.activation, pre, y, call); });
+    time("activation and slope" + suffix, 2.5 * inner_bytes, {}, {}, [&](const Launch& call) {
+      launch_gelu_and_slope(linear.spec.activation, y, slopes, call);
+    });
     const LinearEpilogueGradient gradient(activation);
     time("epilogue gradient" + suffix, 3 * inner_bytes, {y, pre},
          {y, tensor(DType::kF32, 1, kInner)}, [&](const Launch& call) { launch(gradient, call); });
   }
   const LinearEpilogueGradient by_slope(Activation::kKeptSlope);
-  time("epilogue gradient kept slope", 3 * inner_bytes, {y, pre},
+  time("epilogue gradient kept slope", 2.5 * inner_bytes, {y, slopes},
        {y, tensor(DType::kF32, 1, kInner)}, [&](const Launch& call) { launch(by_slope, call); });
   const LinearEpilogueGradient sums(Activation::kNone);
   time("epilogue gradient none, 3072", inner_bytes, {y, {}}, {{}, tensor(DType::kF32, 1, kInner)},

@@ -69,7 +69,11 @@ void start(const ProductShape& shape, const ProductTensors& tensors, std::span<s
                          : tensor_map({tensors.right, cols, depth, kColumns});
   a.result = tensor_map({tensors.result, shape.rows, cols, 16});
   a.keeps = tensors.argument != nullptr;
-  if (a.keeps) a.argument = tensor_map({tensors.argument, shape.rows, cols, 16});
+  if (a.keeps) {
+    const int64_t kept = has_slope_bytes(shape) ? cols / 2 : cols;  // in words of two bytes
+    a.argument = tensor_map({tensors.argument, shape.rows, kept, 16});
+  }
+  SNUG_CHECK(a.keeps || kRole == Role::kForward);
   a.bias = tensors.bias;
   const int64_t pieces = sum_pieces(shape);
   if (tensors.column_sums) {
@@ -108,6 +112,7 @@ bool has_gelu_product(const ProductShape& shape, size_t workspace_bytes) {
   if (shape.rows == 0 || shape.in % 8 != 0 || shape.out % 8 != 0 || !built_for_this_device()) {
     return false;
   }
+  if (has_slope_bytes(shape) && columns_of(shape) % SlopeBytes::kGroup != 0) return false;
   return shape.gelu != ProductGelu::kGradient ||
          piece_bytes(sum_pieces(shape), 1, shape.in) <= workspace_bytes;
 }

@@ -21,7 +21,7 @@ struct Arguments {
   CUtensorMap left;      // [rows, depth]
   CUtensorMap right;     // [cols, depth], or [depth, cols]
   CUtensorMap result;    // [rows, cols]
-  CUtensorMap argument;  // of GELU, or the slope there, the same
+  CUtensorMap argument;  // of GELU, or the slope there, the same; bytes in pairs: [rows, cols / 2]
   const void* bias;      // [cols], forward only; null: none
   float* sums;  // [pieces, cols], a piece for each warp's rows of a tile; gradient only; null: not
                 // wanted
@@ -144,6 +144,10 @@ template <class T, Activation kActivation, class Tile, int kAcrossRight>
 struct Math {
   static constexpr bool kGradient = Tile::kGradient,
                         kSlope = Tile::kRole == Role::kForwardWithSlope;
+  // Slopes as bytes: those of 128 columns fill the rows of a tile in shared memory.
+  static constexpr bool kBytes =
+      kSlopesAreBytes<T> && (kSlope || kActivation == Activation::kKeptSlope);
+  static_assert(!kBytes || Tile::kChunks == 2);
 
   const Arguments& a;
   const Block<Tile>& block;
@@ -236,70 +240,104 @@ struct Math {
                     : 0;
     }
   }
+  // Tiles of argument and result alternate, two of each. One of slopes as bytes is filled by all
+  // chunks of its rows.
   __device__ __forceinline__ void write_forward(const Accumulators& acc, Bias& bias,
                                                 const Spot& spot) const {
+    constexpr int kTurns = Tile::kRowBlocks * Tile::kChunks;
+    if (kBytes && lane == 0) wait_for_copies_out<0>();  // an odd number of theirs came before
 #pragma unroll
-    for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
-      const int column = spot.column + chunk * kChunk;
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int rows = turn / Tile::kChunks, chunk = turn % Tile::kChunks;
       Bias next;
-      if (chunk + 1 < Tile::kChunks) load_bias(next, column + kChunk);
-#pragma unroll
-      for (int rows = 0; rows < Tile::kRowBlocks; ++rows) {
-        write_chunk(acc[rows], chunk, bias,
-                    staging + (chunk * Tile::kRowBlocks + rows) % 2 * 2 * kWarpTile,
-                    row_of(spot, rows), column);
-      }
-      if (chunk + 1 < Tile::kChunks) memcpy(bias, next, sizeof(bias));
+      if (turn + 1 < kTurns) load_bias(next, spot.column + (turn + 1) % Tile::kChunks * kChunk);
+      write_chunk(acc[rows], chunk, bias, staging + (kBytes ? rows : turn) % 2 * 2 * kWarpTile,
+                  staging + (turn % 2 * 2 + 1) * kWarpTile, row_of(spot, rows), spot.column);
+      if (turn + 1 < kTurns) memcpy(bias, next, sizeof(bias));
     }
   }
-  // The argument or the slope to `pre_tile`, the result to the tile behind it.
+  // The argument or the slope to `kept_tile`, the result to `tile`. column: of the first chunk
   __device__ __forceinline__ void write_chunk(const float (&acc)[Tile::kBlocks][4], int chunk,
-                                              const Bias& bias, uint32_t pre_tile, int row,
-                                              int column) const {
-    const uint32_t tile = pre_tile + kWarpTile;
+                                              const Bias& bias, uint32_t kept_tile, uint32_t tile,
+                                              int row, int column) const {
     if (lane == 0) wait_for_copies_out<1>();
     __syncwarp();
+    uint32_t bytes[4];  // each for 16 columns of rows 0-7 or of rows 8-15
 #pragma unroll
     for (int pair = 0; pair < kChunk / 8; pair += 2) {
-      uint32_t pre[4], y[4];
+      uint32_t pre[4], y[4];  // rows 0-7 of the first block, 8-15, and both of the second
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float(&sums)[4] = acc[chunk * (kChunk / 8) + pair + i];
-        const float2 add = unpacked<T>(bias[pair + i]);
-        pre[2 * i] = packed<T>(sums[0] + add.x, sums[1] + add.y);
-        pre[2 * i + 1] = packed<T>(sums[2] + add.x, sums[3] + add.y);
-      }
+      for (int half = 0; half < 2; ++half) {
+        float2 slopes[2];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 x = unpacked<T>(pre[i]);
-        const Bent first = gelu<kActivation, T>(x.x), second = gelu<kActivation, T>(x.y);
-        y[i] = packed<T>(first.value, second.value);
-        if constexpr (kSlope) pre[i] = packed<T>(first.slope, second.slope);
+        for (int i = 0; i < 2; ++i) {
+          const float* const sums = acc[chunk * (kChunk / 8) + pair + i] + half * 2;
+          const float2 add = unpacked<T>(bias[pair + i]);
+          uint32_t& argument = pre[2 * i + half];
+          argument = packed<T>(sums[0] + add.x, sums[1] + add.y);
+          const float2 x = unpacked<T>(argument);
+          const Bent first = gelu<kActivation, T>(x.x), second = gelu<kActivation, T>(x.y);
+          y[2 * i + half] = packed<T>(first.value, second.value);
+          slopes[i] = {first.slope, second.slope};
+          if constexpr (kSlope && !kBytes) argument = packed<T>(first.slope, second.slope);
+        }
+        if constexpr (kBytes) bytes[pair % 4 + half] = slope_bytes(slopes[0], slopes[1]);
       }
-      if (a.keeps) store_matrices(quarters.at(pre_tile, 0, pair), pre[0], pre[1], pre[2], pre[3]);
       store_matrices(quarters.at(tile, 0, pair), y[0], y[1], y[2], y[3]);
+      if constexpr (!kBytes) {
+        if (a.keeps) {
+          store_matrices(quarters.at(kept_tile, 0, pair), pre[0], pre[1], pre[2], pre[3]);
+        }
+      } else if (pair % 4 == 2) {
+        store_matrices(quarters.at(kept_tile, 0, chunk * 4 + pair / 4 * 2), bytes[0], bytes[1],
+                       bytes[2], bytes[3]);
+      }
     }
     show_to_products();
     __syncwarp();
     if (lane == 0) {
-      if (row < a.rows && column < a.cols) {
-        if (a.keeps) copy_out(a.argument, row, column, pre_tile, policy);
-        copy_out(a.result, row, column, tile);
+      const int own_column = column + chunk * kChunk;
+      const bool here = row < a.rows && own_column < a.cols;
+      if constexpr (kBytes) {
+        if (row < a.rows && chunk + 1 == Tile::kChunks) {
+          copy_out(a.argument, row, column / 2, kept_tile, policy);
+        }
+      } else if (a.keeps && here) {
+        copy_out(a.argument, row, own_column, kept_tile, policy);
       }
+      if (here) copy_out(a.result, row, own_column, tile);
       end_copies_out();
     }
   }
 
   // The arguments come to where the results will be, and wait there until the products are done.
+  // Bytes come to where those of the second chunk will be.
   __device__ __forceinline__ void request_arguments(const Spot& spot) const {
     if (lane != 0) return;
     wait_for_copies_out<0>();
-    arrive_for_bytes(argument_barrier, Tile::kStaging);
+    arrive_for_bytes(argument_barrier, kBytes ? Tile::kStaging / 2 : Tile::kStaging);
 #pragma unroll
-    for (int n = 0; n < Tile::kRowBlocks * Tile::kChunks; ++n) {
-      copy_in(staging + n * kWarpTile, a.argument, row_of(spot, n / Tile::kChunks),
-              spot.column + n % Tile::kChunks * kChunk, argument_barrier, policy);
+    for (int rows = 0; rows < Tile::kRowBlocks; ++rows) {
+#pragma unroll
+      for (int chunk = 0; chunk < (kBytes ? 1 : Tile::kChunks); ++chunk) {
+        copy_in(argument_tile(rows, chunk), a.argument, row_of(spot, rows),
+                kBytes ? spot.column / 2 : spot.column + chunk * kChunk, argument_barrier, policy);
+      }
     }
+  }
+  __device__ __forceinline__ uint32_t argument_tile(int rows, int chunk) const {
+    return staging + (rows * Tile::kChunks + (kBytes ? 0 : chunk)) * kWarpTile;
+  }
+  __device__ __forceinline__ uint32_t result_tile(int rows, int chunk) const {
+    return staging +
+           (rows * Tile::kChunks + (kBytes ? Tile::kChunks - 1 - chunk : chunk)) * kWarpTile;
+  }
+  __device__ __forceinline__ static float2 slopes_of(uint32_t bytes, int block) {
+    return {slope_of_byte(bytes, block * 2), slope_of_byte(bytes, block * 2 + 1)};
+  }
+  __device__ __forceinline__ static float2 slopes_of(uint32_t arguments) {
+    const float2 x = unpacked<T>(arguments);
+    return {slope<kActivation, T>(x.x), slope<kActivation, T>(x.y)};
   }
   __device__ __forceinline__ void write_gradient(const Accumulators& acc, const Spot& spot) const {
 #pragma unroll
@@ -308,18 +346,25 @@ struct Math {
       float sums[kChunk / 4] = {};
 #pragma unroll
       for (int rows = 0; rows < Tile::kRowBlocks; ++rows) {
-        const uint32_t tile = staging + (rows * Tile::kChunks + chunk) * kWarpTile;
+        const uint32_t tile = result_tile(rows, chunk);
+        uint32_t bytes[4];  // each for 16 columns of rows 0-7 or of rows 8-15
 #pragma unroll
         for (int pair = 0; pair < kChunk / 8; pair += 2) {
           uint32_t words[4];
-          load_matrices(words, quarters.at(tile, 0, pair));
+          if constexpr (!kBytes) {
+            load_matrices(words, quarters.at(tile, 0, pair));
+          } else if (pair % 4 == 0) {
+            // Results come there later, and to these columns last.
+            load_matrices(bytes, quarters.at(argument_tile(rows, chunk), 0, chunk * 4 + pair / 2));
+            __syncwarp();
+          }
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const int b = pair + i / 2, half = i % 2 * 2;
             const float* const products = acc[rows][chunk * (kChunk / 8) + b] + half;
-            const float2 x = unpacked<T>(words[i]);
-            const float first = products[0] * slope<kActivation, T>(x.x);
-            const float second = products[1] * slope<kActivation, T>(x.y);
+            const float2 slopes =
+                kBytes ? slopes_of(bytes[pair % 4 + i % 2], i / 2) : slopes_of(words[i]);
+            const float first = products[0] * slopes.x, second = products[1] * slopes.y;
             sums[2 * b] += first;
             sums[2 * b + 1] += second;
             words[i] = packed<T>(first, second);

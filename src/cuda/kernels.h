@@ -97,7 +97,8 @@ void add_adapters(const Adapters& adapters, std::span<const Tensor> pairs, const
 // cols].
 void launch_activation(Activation activation, const Tensor& pre, const Tensor& y,
                        const Launch& call);
-// The same for a form of GELU, and pre = its slope there.
-void launch_gelu_and_slope(Activation form, const Tensor& pre, const Tensor& y, const Launch& call);
+// y = a form of GELU at y, and slopes = its derivative there.
+void launch_gelu_and_slope(Activation form, const Tensor& y, const Tensor& slopes,
+                           const Launch& call);
 
 }  // namespace snug::cuda

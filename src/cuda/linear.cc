@@ -49,10 +49,11 @@ void launch(const Linear& op, const Launch& call) {
       .left = x.data, .right = w.data, .bias = b.data, .result = y.data, .argument = kept.data};
   const bool slopes = op.spec.keeps_slope && kept;
   const auto activation = [&] {
-    slopes ? launch_gelu_and_slope(op.spec.activation, pre, y, call)
+    slopes ? launch_gelu_and_slope(op.spec.activation, y, kept, call)
            : launch_activation(op.spec.activation, pre, y, call);
   };
   const bool adapted = !op.spec.adapters.first_columns.empty();
+  SNUG_CHECK(!slopes || !adapted);
   if (is_gelu(op.spec.activation) && !adapted) {
     shape.gelu = slopes ? ProductGelu::kKeepsSlope
                  : kept ? ProductGelu::kKeeps

@@ -335,9 +335,7 @@ void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& te
       run(shape, tensors, workspace, stream);
       return behind.with_gelu();
     }
-    if (shape.kind == ProductKind::kForward && tensors.argument != nullptr) {
-      first.result = tensors.argument;
-    }
+    if (shape.gelu == ProductGelu::kKeeps) first.result = tensors.argument;
     ProductShape plain = shape;  // the same product, and the same bits, as where no GELU follows
     plain.gelu = ProductShape().gelu;
     plain.gelu_form = ProductShape().gelu_form;
@@ -346,7 +344,7 @@ void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& te
   };
   const Ways there = {.library = shape.rows > 0 && may_fuse_gelu(shape),
                       .own = has_gelu_product(shape, workspace.size())};
-  const Way way = fastest_way(chosen_as(shape), there, tensors, workspace, stream,
+  const Way way = fastest_way(shape, there, tensors, workspace, stream,
                               [&](Way timed) { do_it(timed, nullptr); });
   do_it(way, tensors.pending);
 }
@@ -373,10 +371,11 @@ const Products::Choice& Products::choice(const ProductShape& shape, const Descri
   return *found;
 }
 
-Products::Way Products::fastest_way(const ProductShape& fused, Ways there,
+Products::Way Products::fastest_way(const ProductShape& shape, Ways there,
                                     const ProductTensors& tensors, std::span<std::byte> workspace,
                                     cudaStream_t stream, const std::function<void(Way)>& do_it) {
   if (!there.own && !there.library) return Way::kApart;
+  const ProductShape fused = chosen_as(shape);
   const auto usable = [&](const Choice* choice) {
     return choice && (there.own || choice->way != Way::kOwn);
   };
@@ -396,7 +395,7 @@ Products::Way Products::fastest_way(const ProductShape& fused, Ways there,
     }
   }
   if (there.own) ways.push_back(Way::kOwn);
-  give_numbers(fused, tensors, stream);
+  give_numbers(shape, tensors, stream);
   const Fastest best =
       fastest_of(ways.size(), fused, stream, [&](size_t i) { return do_it(ways[i]), true; });
   Choice chosen = choices_[fused];
@@ -423,7 +422,8 @@ void Products::give_numbers(const ProductShape& shape, const ProductTensors& ten
   launch_timing_numbers(const_cast<void*>(tensors.left), size_t((forward ? x : y) * size), stream);
   launch_timing_numbers(const_cast<void*>(tensors.right), size_t((weights ? x : w) * size), stream);
   if (shape.gelu == ProductGelu::kGradient) {
-    launch_timing_numbers(tensors.argument, size_t(x * size), stream);
+    const int64_t kept_size = has_slope_bytes(shape) ? 1 : size;
+    launch_timing_numbers(tensors.argument, size_t(x * kept_size), stream);
   }
 }
 

@@ -62,7 +62,8 @@ struct ProductTensors {
   const void* right = nullptr;  // w, or x for kWeightGradient
   const void* bias = nullptr;
   void* result = nullptr;
-  void* argument = nullptr;  // of GELU, or the slope there, of the shape of the result
+  void* argument = nullptr;  // of GELU, or the slope there, of the shape of the result; see
+                             // has_slope_bytes()
   float scale = 1.0f;        // of the product
   // += the sums over rows of a result with GELU's gradient; null: not wanted.
   float* column_sums = nullptr;
@@ -75,6 +76,12 @@ struct BehindProduct {
   std::function<void()> without_gelu;
   std::function<void()> with_gelu = [] {};
 };
+
+// Whether `argument` has slopes as SlopeBytes.
+constexpr bool has_slope_bytes(const ProductShape& shape) {
+  return shape.dtype == DType::kBF16 &&
+         (shape.gelu == ProductGelu::kKeepsSlope || shape.gelu_form == Activation::kKeptSlope);
+}
 
 // Whether the library may know the product with GELU: half types, and the tanh form by its argument
 // only.
@@ -92,7 +99,7 @@ class Products {
            cudaStream_t stream);
   // A product and what its shape says is done behind it, in one where that was measured to be
   // faster, and what is left to do, which is nothing behind a kernel of ours. Without GELU a
-  // forward product writes the argument, where that or the slope is kept, and else the result.
+  // forward product writes the argument, where that is kept, and else the result.
   // column_sums is for our kernels: `behind` adds them otherwise.
   void run_with_gelu(const ProductShape& shape, const ProductTensors& tensors,
                      std::span<std::byte> workspace, cudaStream_t stream,
@@ -130,7 +137,7 @@ class Products {
   struct Ways {
     bool library = false, own = false;
   };
-  Way fastest_way(const ProductShape& fused, Ways there, const ProductTensors& tensors,
+  Way fastest_way(const ProductShape& shape, Ways there, const ProductTensors& tensors,
                   std::span<std::byte> workspace, cudaStream_t stream,
                   const std::function<void(Way)>& do_it);
   // The fastest of the library's candidates, if it has any.

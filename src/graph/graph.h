@@ -59,6 +59,7 @@ class Graph {
 
   // For rewrites of a finished graph.
   Node& node(size_t index) { return nodes_[index]; }
+  void set_dtype(ValueId value, DType dtype) { values_[size_t(value)].desc.dtype = dtype; }
   void drop_nodes(const std::vector<bool>& dropped);
   // Puts nodes in front of and behind those with the given numbers.
   void insert_nodes(const std::multimap<size_t, Node>& before,

@@ -16,8 +16,8 @@ void fuse_bias_gradients(Graph& graph);
 void fuse_activation_gradients(Graph& graph);
 
 // A layer whose argument of GELU is read for its derivative alone keeps that derivative instead,
-// which it has at hand when it computes GELU, and backward multiplies. In half types the derivative
-// is rounded either way.
+// which it has at hand when it computes GELU, and backward multiplies. Half types round it either
+// way, bf16 to a byte, of which it takes columns in whole groups to be kept.
 void keep_slopes(Graph& graph);
 
 }  // namespace snug

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "graph/backward.h"
 #include "ops/attention.h"
 #include "ops/linear.h"
@@ -82,14 +84,15 @@ TEST(FuseBiasGradients, AttentionTakesTheSumOver) {
 
 // y = linear(activation(linear(x))), its gradient given, and z = linear(activation(linear(x))) with
 // another weight where what is between is read twice.
-Graph two_layers(Activation activation, bool read_twice, const Recomputation& recomputed = {}) {
+Graph two_layers(Activation activation, bool read_twice, const Recomputation& recomputed = {},
+                 DType dtype = DType::kF32, int64_t width = 8) {
   Graph graph;
-  const TensorDesc tokens{.rows_are = Rows::kTokens, .cols = 8};
+  const TensorDesc tokens{.dtype = dtype, .rows_are = Rows::kTokens, .cols = width};
   auto parameter = [&, slot = 0](const char* name, int64_t rows) mutable {
-    return graph.add_parameter(name, {.rows = rows, .cols = 8}, slot++, true);
+    return graph.add_parameter(name, {.rows = rows, .cols = width}, slot++, true);
   };
-  const ValueId first = parameter("first", 8), b = parameter("b", 1);
-  const ValueId second = parameter("second", 8), third = parameter("third", 8);
+  const ValueId first = parameter("first", width), b = parameter("b", 1);
+  const ValueId second = parameter("second", width), third = parameter("third", width);
   graph.begin_segment("layer");
   const ValueId x = graph.add_value("x", tokens), h = graph.add_value("h", tokens),
                 pre = graph.add_value("pre", tokens);
@@ -179,6 +182,28 @@ TEST(KeepSlopes, OfArgumentsThatGradientsAloneRead) {
           EXPECT_EQ(kept.gradients, std::vector{Activation::kKeptSlope});
         }
       }
+    }
+  }
+}
+
+// Of whole groups; other types keep slopes as they are.
+TEST(KeepSlopes, AsBytesInBf16) {
+  for (const auto& [dtype, width, expected] : {std::tuple{DType::kF32, 16, DType::kF32},
+                                               {DType::kF16, 24, DType::kF16},
+                                               {DType::kBF16, 48, DType::kSlope8},
+                                               {DType::kBF16, 24, DType::kBF16}}) {
+    Graph graph = two_layers(Activation::kGelu, false, {Parts::all()}, dtype, width);
+    fuse_activation_gradients(graph);
+    keep_slopes(graph);
+    const bool keeps = dtype != DType::kBF16 || expected == DType::kSlope8;
+    EXPECT_EQ(kept_in(graph).slopes, std::vector<bool>(2, keeps));
+    EXPECT_EQ(kept_in(graph).gradients,
+              std::vector{keeps ? Activation::kKeptSlope : Activation::kGelu});
+    for (const Node& node : graph.nodes()) {
+      const auto* layer = dynamic_cast<const Linear*>(node.op.get());
+      if (layer == nullptr || layer->spec.activation == Activation::kNone) continue;
+      EXPECT_EQ(graph.value(node.outputs[0]).desc.dtype, dtype);
+      EXPECT_EQ(graph.value(node.outputs[1]).desc.dtype, expected);
     }
   }
 }

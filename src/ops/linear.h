@@ -42,8 +42,22 @@ struct LinearSpec {
   Activation activation = Activation::kNone;
   WeightLayout layout = WeightLayout::kOutIn;
   Adapters adapters = {};
-  bool keeps_slope = false;  // GELU only: its derivative at `pre`, rounded to the type, in place of
-                             // `pre`; see keep_slopes()
+  bool keeps_slope = false;  // GELU only: its derivative at `pre`, rounded as SlopeBytes or to the
+                             // type, in place of `pre`; see keep_slopes()
+};
+
+// GELU's derivative as a layer in bf16 keeps it, DType::kSlope8: a byte, the number of steps from
+// the least there is. It lies in [-0.13, 1.13]; 0 and 1 are exact, others are off by half a step at
+// most, which is between what bf16 is just below 1 and just above.
+// Groups of columns lie in the order in which threads have them behind a product of tensor cores:
+// column 8b + 2t + e of a group is its byte 4t + 2b + e.
+struct SlopeBytes {
+  static constexpr float kStepsOfOne = 200.0f, kZero = 27.0f;
+  static constexpr int64_t kGroup = 16;
+
+  static constexpr int64_t column(int64_t byte) {
+    return byte / kGroup * kGroup + byte % 4 / 2 * 8 + byte % kGroup / 4 * 2 + byte % 2;
+  }
 };
 
 // inputs {x[rows, in], w[out, in] or w[in, out], b[1, out] (optional), then u and up of each
@@ -67,8 +81,7 @@ class ActivationAgain final : public Op {
 };
 
 // inputs {dy, pre or y or the slope (absent for kNone)}; outputs {dy in place (absent for kNone),
-// db (optional,
-// +=)}
+// db (optional, +=)}
 class LinearEpilogueGradient final : public Op {
  public:
   explicit LinearEpilogueGradient(Activation activation) : activation(activation) {}

@@ -1,5 +1,7 @@
 #include "ops/linear.h"
 
+#include <set>
+
 #include "ops/activation_reference.h"
 #include "ops/op_test_util.h"
 
@@ -244,6 +246,18 @@ TEST(Linear, ActivationsAreAccurateOverADenseSweep) {
 }
 
 // Backward then multiplies: the same bits as with the argument kept.
+// A group holds each of its columns once, and two neighbours side by side.
+TEST(SlopeBytes, AreAnOrderOfColumns) {
+  std::set<int64_t> columns;
+  for (int64_t byte = 0; byte < 3 * SlopeBytes::kGroup; ++byte) {
+    const int64_t column = SlopeBytes::column(byte);
+    EXPECT_EQ(column / SlopeBytes::kGroup, byte / SlopeBytes::kGroup);
+    EXPECT_EQ(column, SlopeBytes::column(byte / 2 * 2) + byte % 2);
+    columns.insert(column);
+  }
+  EXPECT_EQ(columns.size(), size_t(3 * SlopeBytes::kGroup));
+}
+
 TEST(Linear, KeptSlopesChangeNoBits) {
   on_each_target([] {
     const Batch batch;
