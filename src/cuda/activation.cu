@@ -115,9 +115,8 @@ struct EpilogueTerm {
 
 // What kept slopes of a tensor must be.
 void check_slopes(const Tensor& slopes, const Tensor& y) {
-  const bool bytes = y.dtype == DType::kBF16;
-  SNUG_CHECK(slopes.size() == y.size() && slopes.dtype == (bytes ? DType::kSlope8 : y.dtype) &&
-             (!bytes || y.cols % SlopeBytes::kGroup == 0));
+  SNUG_CHECK(slopes.size() == y.size() && slopes.dtype == slope_type(y.dtype) &&
+             (slopes.dtype != DType::kSlope8 || y.cols % SlopeBytes::kGroup == 0));
 }
 
 template <class T>

@@ -133,8 +133,6 @@ inline Doubles slopes_of_bytes(const std::vector<std::byte>& bytes) {
   }
   return values;
 }
-// The type of what a layer with GELU keeps in place of its argument.
-inline DType slope_type(DType dtype) { return dtype == DType::kBF16 ? DType::kSlope8 : dtype; }
 
 // Doubles as elements of a type, and back.
 inline std::vector<std::byte> encoded(const Doubles& values, DType dtype) {

@@ -79,7 +79,7 @@ struct BehindProduct {
 
 // Whether `argument` has slopes as SlopeBytes.
 constexpr bool has_slope_bytes(const ProductShape& shape) {
-  return shape.dtype == DType::kBF16 &&
+  return slope_type(shape.dtype) == DType::kSlope8 &&
          (shape.gelu == ProductGelu::kKeepsSlope || shape.gelu_form == Activation::kKeptSlope);
 }
 

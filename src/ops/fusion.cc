@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 
 #include "ops/attention.h"
 #include "ops/linear.h"
@@ -107,11 +106,9 @@ size_t slope_input(const Node& node) {
   return product != nullptr && is_gelu(product->activation) ? 2 : node.inputs.size();
 }
 
-// Of slopes in place of an argument; none: they cannot be kept there.
-std::optional<DType> slope_type(const TensorDesc& argument) {
-  if (argument.dtype != DType::kBF16) return argument.dtype;
-  if (argument.cols % SlopeBytes::kGroup != 0) return {};
-  return DType::kSlope8;
+// Whether slopes can take an argument's place.
+bool may_be_slopes(const TensorDesc& argument) {
+  return slope_type(argument.dtype) != DType::kSlope8 || argument.cols % SlopeBytes::kGroup == 0;
 }
 
 }  // namespace
@@ -119,7 +116,7 @@ std::optional<DType> slope_type(const TensorDesc& argument) {
 void keep_slopes(Graph& graph) {
   // Whoever else reads or writes it needs it as it is.
   std::vector<bool> stays;
-  for (const Value& value : graph.values()) stays.push_back(!slope_type(value.desc));
+  for (const Value& value : graph.values()) stays.push_back(!may_be_slopes(value.desc));
   const auto stay = [&](ValueId v) {
     if (v != kNoValue) stays[size_t(v)] = true;
   };
@@ -143,7 +140,7 @@ void keep_slopes(Graph& graph) {
       LinearSpec spec = layer->spec;
       spec.keeps_slope = true;
       node.op = linear(spec);
-      graph.set_dtype(node.outputs[1], *slope_type(graph.value(node.outputs[1]).desc));
+      graph.set_dtype(node.outputs[1], slope_type(graph.value(node.outputs[1]).desc.dtype));
     } else if (slope < node.inputs.size() && !stays[size_t(node.inputs[slope])]) {
       const auto* const product = dynamic_cast<const LinearInputGradient*>(node.op.get());
       if (product != nullptr) {

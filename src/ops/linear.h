@@ -59,6 +59,8 @@ struct SlopeBytes {
     return byte / kGroup * kGroup + byte % 4 / 2 * 8 + byte % kGroup / 4 * 2 + byte % 2;
   }
 };
+// In which a layer of this type keeps its slopes.
+constexpr DType slope_type(DType dtype) { return dtype == DType::kBF16 ? DType::kSlope8 : dtype; }
 
 // inputs {x[rows, in], w[out, in] or w[in, out], b[1, out] (optional), then u and up of each
 // adapter} outputs {y[rows, out], pre[rows, out] if keeps_pre_activation()}; pre may be absent
