@@ -21,10 +21,6 @@ EVERY_OF_SLOW = "49"
 WITH_PRODUCTS = "CudaProducts*:CudaLinear*:CudaAdapters*:CudaVocabularyLoss*:CudaQuantizedLinear*:CudaEndAttention*"
 SLOW_IN_RACECHECK = f"{WITH_PRODUCTS}:CudaSample*"
 SANITIZERS = {"memcheck": ["--kernel-name", "kns=snug"], "racecheck": ["--racecheck-num-workers", "2"]}
-# racecheck does not follow two blocks of a cluster where one writes over what the other had copied asynchronously: what it reports
-# differs from launch to launch, is the same with barriers in shared memory and with the cluster's own, and without asynchronous copies
-# (--racecheck-memcpy-async no) it reports kernels that are clean with them.
-BEYOND_RACECHECK = "CudaAttention.LastTilesOfTheTensor"
 
 REPORTED = 99  # a sanitizer's exit code
 
@@ -137,7 +133,7 @@ def sanitize():
     """racecheck over the kernels' tests, memcheck over these and whole steps, all in a share of their cases."""
     tools = os.environ.get("TOOLS", "racecheck memcheck").split()
     chosen = test_names(f"{os.environ.get('SANITIZED', '*')}-{UNSANITIZED}")
-    whole_steps, beyond, with_products, slow = (set(test_names(tests)) for tests in (WHOLE_STEPS, BEYOND_RACECHECK, WITH_PRODUCTS, SLOW_IN_RACECHECK))
+    whole_steps, with_products, slow = (set(test_names(tests)) for tests in (WHOLE_STEPS, WITH_PRODUCTS, SLOW_IN_RACECHECK))
     with tempfile.TemporaryDirectory() as cache:
         # How products are done best is not timed under a sanitizer.
         timed = [(test, [], {"SNUG_TEST_CACHE": cache, "SNUG_EVERY": EVERY["memcheck"]}) for test in chosen if test in with_products]
@@ -148,7 +144,7 @@ def sanitize():
                                   stderr=subprocess.DEVNULL, env={**os.environ, "SNUG_TEST_CACHE": cache})
         kernels, steps = [], []
         for tool, test in ((tool, test) for tool in tools for test in chosen):
-            if tool == "racecheck" and test in whole_steps | beyond:
+            if tool == "racecheck" and test in whole_steps:
                 continue
             every = EVERY_OF_SLOW if tool == "racecheck" and test in slow else EVERY[tool]
             # Ports of their own: by default all would look for one among the same ten.

@@ -137,18 +137,26 @@ struct Walk {
 __device__ __forceinline__ void leave_keys() { meet<1, kTileThreads>(); }
 __device__ __forceinline__ void enter_keys() { meet<2, kTileThreads>(); }
 
-// At the end of a tile of keys the blocks of a cluster give each other shares of dk and dv, through
-// the tiles of keys and values. They meet when both have left these, when shares are there and when
-// they are read; all threads of both, also those that exchange nothing.
-__device__ __forceinline__ void let_others_exchange() {
-  for (int i = 0; i < 3; ++i) cluster_meet();
-}
+// Behind the last product with a tile of keys: nobody reads it any more, nor ds. In a cluster all
+// threads of both blocks meet for this.
 template <int kCluster>
 __device__ __forceinline__ void end_keys() {
   if constexpr (kCluster > 1) {
-    let_others_exchange();
+    cluster_meet();
   } else {
     leave_keys();
+  }
+}
+
+// Then the blocks of a cluster give each other shares of dk and dv through the place of ds, which
+// holds half of one: they meet when a half is there and when it is read, also those that exchange
+// nothing. (Into the tiles of keys and values both would fit, but racecheck does not follow writes
+// of another block over what was copied asynchronously.)
+[[maybe_unused]] constexpr int kShareParts = 2;
+template <int kCluster>
+__device__ __forceinline__ void let_others_exchange() {
+  if constexpr (kCluster > 1) {
+    for (int i = 0; i < 2 * kShareParts - 1; ++i) cluster_meet();
   }
 }
 
@@ -296,10 +304,9 @@ struct Helper {
         add_query_gradient(turn, key_tile, local);
       }
       end_keys<kCluster>();
-      if (key_tile + 1 < walk.key_tiles) {
-        copy_keys(key_tile + 1);
-        finish_copies();
-      }
+      if (key_tile + 1 < walk.key_tiles) copy_keys(key_tile + 1);
+      let_others_exchange<kCluster>();
+      finish_copies();
     }
   }
 };
@@ -347,7 +354,8 @@ struct Drawer {
           arrive(walk.mask_full_at(turn));
         },
         [] {
-          if constexpr (kCluster > 1) let_others_exchange();
+          if constexpr (kCluster > 1) end_keys<kCluster>();
+          let_others_exchange<kCluster>();
         });
   }
 };
@@ -482,12 +490,11 @@ struct Math {
       pin(dk);
       pin(dv);
       if (first < walk.query_tiles) release(turn - 1);
+      end_keys<kCluster>();
       bool own_dk = true, own_dv = true;
       if constexpr (kCluster > 1) {
         own_dk = walk.rank == 0, own_dv = !own_dk;
         exchange(dk, dv);
-      } else {
-        leave_keys();
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -507,31 +514,39 @@ struct Math {
   // let_others_exchange().
   __device__ __forceinline__ void exchange(Accumulator& dk, Accumulator& dv) const {
     const bool gives_dv = walk.rank == 0;
-    const uint32_t to = address_at(walk.base + kKeysAt + threadIdx.x * 16, uint32_t(walk.rank ^ 1));
-    cluster_meet();
+    const uint32_t to =
+        address_at(walk.base + kScoresAt + threadIdx.x * 16, uint32_t(walk.rank ^ 1));
+    const float4* const got =
+        reinterpret_cast<const float4*>(walk.memory + kScoresAt) + threadIdx.x;
+    constexpr int kBlocks = 8 / kShareParts;
+    static_assert(kBlocks * kMathThreads * sizeof(float4) <= kKeyTile);
 #pragma unroll
-    for (int block = 0; block < 8; ++block) {
-      float four[4];
+    for (int part = 0; part < kShareParts; ++part) {
+      if (part > 0) cluster_meet();
 #pragma unroll
-      for (int i = 0; i < 4; ++i) four[i] = gives_dv ? dv[block][i] : dk[block][i];
-      asm volatile(
-          "st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + block * kMathThreads * 16),
-          "f"(four[0]), "f"(four[1]), "f"(four[2]), "f"(four[3])
-          : "memory");
-    }
-    cluster_meet();
-    const float4* const got = reinterpret_cast<const float4*>(walk.memory + kKeysAt) + threadIdx.x;
+      for (int i = 0; i < kBlocks; ++i) {
+        const int block = part * kBlocks + i;
+        float four[4];
 #pragma unroll
-    for (int block = 0; block < 8; ++block) {
-      const float4 four = got[block * kMathThreads];
-      const float more[4] = {four.x, four.y, four.z, four.w};
+        for (int j = 0; j < 4; ++j) four[j] = gives_dv ? dv[block][j] : dk[block][j];
+        asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(
+                         to + uint32_t(i) * kMathThreads * 16),
+                     "f"(four[0]), "f"(four[1]), "f"(four[2]), "f"(four[3])
+                     : "memory");
+      }
+      cluster_meet();
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        dk[block][i] += gives_dv ? more[i] : 0.0f;
-        dv[block][i] += gives_dv ? 0.0f : more[i];
+      for (int i = 0; i < kBlocks; ++i) {
+        const float4 four = got[i * kMathThreads];
+        const float more[4] = {four.x, four.y, four.z, four.w};
+        const int block = part * kBlocks + i;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          dk[block][j] += gives_dv ? more[j] : 0.0f;
+          dv[block][j] += gives_dv ? 0.0f : more[j];
+        }
       }
     }
-    cluster_meet();
   }
 };
 
