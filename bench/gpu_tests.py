@@ -18,7 +18,7 @@ UNSANITIZED = f"*SpeedIsPrinted*:{MEASURE_MEMORY}"
 # whose kernels count in shared memory.
 EVERY = {"memcheck": "7", "racecheck": "13"}
 EVERY_OF_SLOW = "49"
-WITH_PRODUCTS = "CudaProducts*:CudaLinear*:CudaAdapters*:CudaVocabularyLoss*:CudaQuantizedLinear*:CudaEndAttention*"
+WITH_PRODUCTS = "CudaProducts*:GraphCounters.Products*:CudaLinear*:CudaAdapters*:CudaVocabularyLoss*:CudaQuantizedLinear*:CudaEndAttention*"
 SLOW_IN_RACECHECK = f"{WITH_PRODUCTS}:CudaSample*"
 SANITIZERS = {"memcheck": ["--kernel-name", "kns=snug"], "racecheck": ["--racecheck-num-workers", "2"]}
 

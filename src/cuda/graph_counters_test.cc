@@ -164,7 +164,7 @@ TEST(GraphCounters, ProductsKeepTheirBits) {
   const Gpu gpu("cuda");
   const DeviceBytes region(kCounterBytes), workspace(kProductWorkspaceBytes);
   GraphCounters counters({region.data<std::byte>(), region.size()});
-  Products products(gpu, {}, false);
+  TestProducts products(gpu);
   products.set_counters(&counters);
   const std::span<std::byte> scratch(workspace.data<std::byte>(), workspace.size());
   int64_t hoisted = 0;
