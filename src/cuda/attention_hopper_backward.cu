@@ -304,9 +304,10 @@ struct Helper {
         add_query_gradient(turn, key_tile, local);
       }
       end_keys<kCluster>();
-      if (key_tile + 1 < walk.key_tiles) copy_keys(key_tile + 1);
+      const bool more = key_tile + 1 < walk.key_tiles;
+      if (more) copy_keys(key_tile + 1);
       let_others_exchange<kCluster>();
-      finish_copies();
+      if (more) finish_copies();
     }
   }
 };
