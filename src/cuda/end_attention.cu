@@ -319,9 +319,9 @@ __global__ void __launch_bounds__(kThreads)
 
 // dw[column, :] (+)= the sum over sequences of x[s, column] y[s, head, :]
 constexpr int kOuterColumns = 16, kOuterRows = 32;
-template <class T, class Y>
+template <class T, class Y, class W>
 __global__ void __launch_bounds__(kThreads)
-    outer_kernel(const Sizes sizes, const T* x, const GatherArguments<Y> a, bool add, float* dw) {
+    outer_kernel(const Sizes sizes, const T* x, const GatherArguments<Y> a, bool add, W* dw) {
   __shared__ float left[kOuterRows][kOuterColumns];
   const int groups = (sizes.head_dim + kOuterColumns - 1) / kOuterColumns;
   const int head = int(blockIdx.y) / groups, of_head = int(blockIdx.y) % groups * kOuterColumns;
@@ -350,8 +350,8 @@ __global__ void __launch_bounds__(kThreads)
   if (column >= sizes.hidden) return;
   for (int c = 0; c < kOuterColumns; ++c) {
     if (c >= count) break;
-    float& to = dw[int64_t(first + c) * sizes.hidden + column];
-    to = add ? to + sums[c] : sums[c];
+    W& to = dw[int64_t(first + c) * sizes.hidden + column];
+    to = from_float<W>(add ? to_float(to) + sums[c] : sums[c]);
   }
 }
 
@@ -555,9 +555,9 @@ class EndAttentionLaunch {
                               sizes_.heads * sizes_.hidden};
     gather<T, float>(d_query_rows, sizes_.hidden, part<T>(w, 1), nullptr, nullptr, dq);
     if (dw) {
-      outer<T, T>(dq, ends, 0, part<float>(dw, 0));
-      outer<T, float>(data_of<T>(q), d_query_rows, sizes_.hidden, part<float>(dw, 1));
-      outer<T, float>(data_of<T>(d_o), means, sizes_.hidden, part<float>(dw, 2));
+      outer<T, T>(dq, ends, 0, dw, 0);
+      outer<T, float>(data_of<T>(q), d_query_rows, sizes_.hidden, dw, 1);
+      outer<T, float>(data_of<T>(d_o), means, sizes_.hidden, dw, 2);
     }
     if (dends) {
       const ProductShape shape{.kind = ProductKind::kInputGradient,
@@ -641,12 +641,15 @@ class EndAttentionLaunch {
     SNUG_CUDA_LAUNCHED("end_attention_token_gradient");
   }
   template <class T, class Y>
-  void outer(const T* x, const Tensor& y, int head_stride, float* dw) const {
+  void outer(const T* x, const Tensor& y, int head_stride, const Tensor& dw, int which) const {
     const dim3 grid(blocks_of(sizes_.hidden, kThreads),
                     unsigned(ceil_div(sizes_.head_dim, kOuterColumns) * sizes_.heads));
     const GatherArguments<Y> a{data_of<Y>(y), y.cols, head_stride};
-    outer_kernel<<<grid, kThreads, 0, call_.stream>>>(sizes_, x, a, !call_.only_pass, dw);
-    SNUG_CUDA_LAUNCHED("end_attention_outer");
+    const auto start = [&](auto* to) {
+      outer_kernel<<<grid, kThreads, 0, call_.stream>>>(sizes_, x, a, !call_.only_pass, to);
+      SNUG_CUDA_LAUNCHED("end_attention_outer");
+    };
+    dw.dtype == DType::kF32 ? start(part<float>(dw, which)) : start(part<T>(dw, which));
   }
 
   const EndAttentionSpec& spec_;

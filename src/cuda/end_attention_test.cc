@@ -81,42 +81,48 @@ TEST(CudaEndAttention, MatchesTheCpu) {
   }
 }
 
-// Where a micro-batch is the whole step, gradients of weights are written over what was there.
-TEST(CudaEndAttention, WritesTheWeightsGradientInTheOnlyPass) {
-  SNUG_NEEDS_GPU();
-  const Gpu gpu("cuda");
-  TestProducts products(gpu);
+// A weight's gradient: added to zeros, or in the only pass written over what was there, in fp32 or
+// rounded.
+Doubles weight_gradient(TestProducts& products, DType dtype, bool only_pass, DType gradient_type) {
   const EndAttentionSpec spec{2, 16, 0.1f, 3};
   const PackedBatch packed({9, 30}, 1);
   const int64_t hidden = spec.hidden();
   const auto rows = [&](Rows rows_are, int64_t cols) {
-    return TensorDesc{DType::kF32, rows_are, 1, cols};
+    return TensorDesc{dtype, rows_are, 1, cols};
   };
-  std::vector<std::vector<std::byte>> results;
-  for (const bool only_pass : {false, true}) {
-    CudaCase c(packed, packed.batch.dims, 2);
-    c.products = &products;
-    const ValueId token_rows = c.random(rows(Rows::kTokens, hidden)),
-                  ends = c.random(rows(Rows::kSequences, hidden));
-    const ValueId w = c.random({DType::kF32, Rows::kFixed, 3 * hidden, hidden}),
-                  b = c.random({DType::kF32, Rows::kFixed, 1, 3 * hidden});
-    const ValueId q = c.random(rows(Rows::kSequences, hidden)),
-                  p = c.random(rows(Rows::kTokens, spec.heads));
-    const ValueId means = c.random(rows(Rows::kSequences, spec.heads * hidden)),
-                  kept = c.random(rows(Rows::kSequences, spec.heads));
-    const ValueId d_o = c.random(rows(Rows::kSequences, hidden));
-    const TensorDesc weight{DType::kF32, Rows::kFixed, 3 * hidden, hidden};
-    const ValueId dw =
-        only_pass ? c.output(weight) : c.input(weight, Doubles(size_t(3 * hidden * hidden), 0.0));
-    const EndAttentionGradient gradient(spec, false, false);
-    const std::vector<ValueId> in = {token_rows, ends, w, b, q, p, means, kept, d_o},
-                               out = {kNoValue, kNoValue, dw, kNoValue};
-    results.push_back(c.launch_with(gradient, in, out, [&](Launch call) {
-      call.only_pass = only_pass;
-      launch(gradient, call);
-    })[2]);
+  CudaCase c(packed, packed.batch.dims, 2);
+  c.products = &products;
+  const ValueId token_rows = c.random(rows(Rows::kTokens, hidden)),
+                ends = c.random(rows(Rows::kSequences, hidden));
+  const ValueId w = c.random({dtype, Rows::kFixed, 3 * hidden, hidden}),
+                b = c.random({dtype, Rows::kFixed, 1, 3 * hidden});
+  const ValueId q = c.random(rows(Rows::kSequences, hidden)),
+                p = c.random({DType::kF32, Rows::kTokens, 1, spec.heads});
+  const ValueId means = c.random({DType::kF32, Rows::kSequences, 1, spec.heads * hidden}),
+                kept = c.random({DType::kF32, Rows::kSequences, 1, spec.heads});
+  const ValueId d_o = c.random(rows(Rows::kSequences, hidden));
+  const TensorDesc weight{gradient_type, Rows::kFixed, 3 * hidden, hidden};
+  const ValueId dw =
+      only_pass ? c.output(weight) : c.input(weight, Doubles(size_t(3 * hidden * hidden), 0.0));
+  const EndAttentionGradient gradient(spec, false, false);
+  const std::vector<ValueId> in = {token_rows, ends, w, b, q, p, means, kept, d_o},
+                             out = {kNoValue, kNoValue, dw, kNoValue};
+  const auto results = c.launch_with(gradient, in, out, [&](Launch call) {
+    call.only_pass = only_pass;
+    launch(gradient, call);
+  });
+  return decoded(results[2], gradient_type);
+}
+
+TEST(CudaEndAttention, WritesTheWeightsGradientInTheOnlyPass) {
+  SNUG_NEEDS_GPU();
+  const Gpu gpu("cuda");
+  TestProducts products(gpu);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Doubles exact = weight_gradient(products, dtype, false, DType::kF32);
+    EXPECT_EQ(exact, weight_gradient(products, dtype, true, DType::kF32));
+    EXPECT_EQ(decoded(encoded(exact, dtype), dtype), weight_gradient(products, dtype, true, dtype));
   }
-  EXPECT_EQ(results[0], results[1]);
 }
 
 }  // namespace

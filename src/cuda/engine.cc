@@ -114,7 +114,7 @@ void CudaEngine::fill_chunks() {
                           .compute = plan_.compute,
                           .arena = reinterpret_cast<int64_t>(arena_.base()),
                           .outside = reinterpret_cast<int64_t>(outside_.base()),
-                          .only_pass = only_pass()};
+                          .only_pass = plan_.only_pass()};
   const std::vector<UpdateChunk> chunks = update_chunks(model_.parameters(), plan_.layout, facts);
   SNUG_CHECK(chunks.size() == tables_.chunk_count);
   arena_.write(plan_.layout.tables.offset + tables_.chunks, std::as_bytes(std::span(chunks)));
@@ -130,7 +130,7 @@ void CudaEngine::launch_nodes(Program& program, const Dims& dims, const StepCont
                                    .batch = &device_batch_,
                                    .state = table<StepState>(tables_.state),
                                    .step = &context,
-                                   .only_pass = only_pass(),
+                                   .only_pass = plan_.only_pass(),
                                    .outside = outside_.base(),
                                    .layout = &plan_.layout,
                                    .stream = gpu_.stream(),
@@ -241,7 +241,7 @@ void CudaEngine::begin(double targets) {
 
 void CudaEngine::accumulate(const Batch& micro_batch) {
   ++passes_;
-  SNUG_CHECK(passes_ == 1 || !only_pass());
+  SNUG_CHECK(passes_ == 1 || !plan_.only_pass());
   replay(step_, micro_batch, target_share_ * (scales_loss() ? float(loss_scale_.scale) : 1.0f));
 }
 

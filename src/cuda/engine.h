@@ -74,9 +74,6 @@ class CudaEngine : public Engine {
   void make_slots();
   void fill_chunks();
   void capture(Program& program, const StepGraph& graph, const MemoryPlan& memory, bool training);
-  // A step never has more than one micro-batch: gradients of weight matrices need not be zero
-  // before it.
-  bool only_pass() const { return plan_.workload.step_tokens <= plan_.capacity.tokens; }
   void launch_nodes(Program& program, const Dims& dims, const StepContext& context);
   TensorDesc states_desc() const { return plan_.prefix->graph.value(plan_.prefix->result).desc; }
   std::byte* states_in(const UploadSlot& slot) const {

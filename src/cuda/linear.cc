@@ -32,6 +32,14 @@ ProductShape adapter_shape(ProductKind kind, const Tensor& u, const Tensor& up, 
           .out_stride = y.cols};
 }
 
+// A weight's gradient is added to, or written where the micro-batch is the whole step: then perhaps
+// rounded, as the arena has it.
+void write_gradient_as(ProductShape& shape, const Tensor& dw, const Launch& call) {
+  shape.overwrite = call.only_pass;
+  shape.rounds = dw.dtype != DType::kF32;
+  SNUG_CHECK(!shape.rounds || (shape.overwrite && dw.dtype == shape.dtype));
+}
+
 void* column_of(const Tensor& y, int64_t column) {
   return static_cast<std::byte*>(y.data) + size_t(column) * dtype_bytes(y.dtype);
 }
@@ -94,7 +102,7 @@ void launch(const AdapterGradient& op, const Launch& call) {
   }
   if (dup) {
     ProductShape shape = adapter_shape(ProductKind::kWeightGradient, u, up, dy);
-    shape.overwrite = call.only_pass;
+    write_gradient_as(shape, dup, call);
     call.products->run(shape,
                        {.left = columns, .right = u.data, .result = dup.data, .scale = op.scale},
                        call.workspace, call.stream);
@@ -130,7 +138,7 @@ void launch(const LinearInputGradient& op, const Launch& call) {
 void launch(const LinearWeightGradient& op, const Launch& call) {
   const Tensor &dy = call.in[0], &x = call.in[1], &dw = call.out[0];
   ProductShape shape = shape_of(ProductKind::kWeightGradient, dw, op.layout, dy.dtype, dy.rows);
-  shape.overwrite = call.only_pass;
+  write_gradient_as(shape, dw, call);
   call.products->run(shape, {.left = dy.data, .right = x.data, .result = dw.data}, call.workspace,
                      call.stream);
 }

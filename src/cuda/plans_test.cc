@@ -59,12 +59,9 @@ TEST_F(CudaEngineTest, StateAndGradientsOnTheHostGiveTheSameBits) {
               .capacity = capacity, .compute = compute, .optimizer = optimizer, .offload = offload};
         };
         const Curve inside = on_gpu(variant(Offload::kNone));
-        const Curve state = on_gpu(variant(Offload::kState)),
-                    gradients = on_gpu(variant(Offload::kGradients));
-        EXPECT_EQ(inside.losses, state.losses);
-        EXPECT_EQ(inside.weights, state.weights);
-        EXPECT_EQ(inside.losses, gradients.losses);
-        EXPECT_EQ(inside.weights, gradients.weights);
+        for (const Offload offload : {Offload::kState, Offload::kGradients}) {
+          expect_same(on_gpu(variant(offload)), inside, variant(offload));
+        }
       }
     }
   }
@@ -100,9 +97,7 @@ TEST_F(CudaEngineTest, ActivationsOnTheHostGiveTheSameBits) {
       for (const Offload offload : {Offload::kNone, Offload::kGradients}) {
         SCOPED_TRACE(testing::Message() << "offload " << int(offload));
         variant.offload = offload;
-        const Curve outside = on_gpu(variant, 5);
-        EXPECT_EQ(inside.losses, outside.losses);
-        EXPECT_EQ(inside.weights, outside.weights);
+        expect_same(on_gpu(variant, 5), inside, variant);
       }
     }
   }

@@ -37,7 +37,7 @@ constexpr uint32_t kOrders = 3;
 // What clearing a workspace costs in a graph beyond what it does on a stream: kernels on both sides
 // wait for it (bench/gpu.py kernels). Nothing where the graph clears all counters at its beginning.
 constexpr float kFillMilliseconds = 0.004f;
-constexpr int kCacheVersion = 14;
+constexpr int kCacheVersion = 15;
 // How long a process waits for its turn to time a product, which takes seconds at most: whoever has
 // it for longer was stopped, or hangs. Meanwhile it looks at what others have chosen, since who had
 // the last turn may well get the next one too.
@@ -147,8 +147,9 @@ float settled_run(cudaStream_t stream, const F& work, GraphCounters* counters, f
 }
 
 Json shape_key(const ProductShape& s) {
-  return {int(s.kind),  int(s.dtype),  s.rows,       s.in,        s.out,       s.bias,
-          s.accumulate, int(s.layout), s.out_stride, int(s.gelu), s.overwrite, int(s.gelu_form)};
+  return {int(s.kind), int(s.dtype),     s.rows,        s.in,         s.out,
+          s.bias,      s.accumulate,     int(s.layout), s.out_stride, int(s.gelu),
+          s.overwrite, int(s.gelu_form), s.rounds};
 }
 ProductShape shape_of(const Json& entry) {
   const auto number = [&](size_t i) { return entry.at(i).get<int>(); };
@@ -163,9 +164,10 @@ ProductShape shape_of(const Json& entry) {
           entry.at(8),
           ProductGelu(number(9)),
           entry.at(10),
-          Activation(number(11))};
+          Activation(number(11)),
+          entry.at(12)};
 }
-constexpr size_t kShapeFields = 12;
+constexpr size_t kShapeFields = 13;
 
 // The shape that a choice is made for. By slopes as by arguments of the erf form, which has the
 // same ways: so results do not depend on which of the two is kept.
@@ -224,7 +226,7 @@ class Products::Descriptors {
     set_epilogue(shape, tensors);
     make(a, type, first);
     make(b, type, second);
-    make(c, integers ? CUDA_R_32I : weights ? CUDA_R_32F : type, result);
+    make(c, integers ? CUDA_R_32I : weights && !shape.rounds ? CUDA_R_32F : type, result);
     alpha = tensors.scale;
     beta = (weights && !shape.overwrite) || shape.accumulate ? 1.0f : 0.0f;
   }

@@ -34,7 +34,7 @@ class PendingSums;
 enum class ProductKind : uint8_t {
   kForward,         // y[rows, out] = x[rows, in] · w[out, in]ᵀ (+ b)
   kInputGradient,   // dx[rows, in] (+)= dy[rows, out] · w[out, in]
-  kWeightGradient,  // dw[out, in] += dy[rows, out]ᵀ · x[rows, in], in fp32
+  kWeightGradient,  // dw[out, in] (+)= dy[rows, out]ᵀ · x[rows, in], in fp32 or rounded
 };
 
 // What is done behind a product: GELU behind a forward one, of which the argument is kept or the
@@ -53,6 +53,7 @@ struct ProductShape {
   ProductGelu gelu = ProductGelu::kNone;  // see may_fuse_gelu() and has_gelu_product()
   bool overwrite = false;                 // kWeightGradient only: = instead of +=
   Activation gelu_form = Activation::kGeluTanh;  // or kGelu, or for kGradient kKeptSlope
+  bool rounds = false;  // kWeightGradient only, with overwrite: to the type of the factors
 
   auto operator<=>(const ProductShape&) const = default;
 };

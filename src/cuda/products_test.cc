@@ -66,7 +66,7 @@ void check(Products& products, const Gpu& gpu, const ProductShape& shape) {
   const Matrix left = forward ? make_x() : make_y();
   const Matrix right = weights ? make_x() : make(w_rows, w_cols, shape.dtype);
   const Matrix bias = make(1, shape.out, shape.dtype);
-  const DType result_type = weights ? DType::kF32 : shape.dtype;
+  const DType result_type = weights && !shape.rounds ? DType::kF32 : shape.dtype;
   const Matrix before = forward ? make_y() : weights ? make(w_rows, w_cols, result_type) : make_x();
   const int64_t rows = weights ? w_rows : shape.rows, cols = before.cols;
   const int64_t depth = forward ? shape.in : weights ? shape.rows : shape.out;
@@ -103,7 +103,7 @@ void check(Products& products, const Gpu& gpu, const ProductShape& shape) {
         ASSERT_EQ(result, before.at(i, j)) << "between rows: " << i << ", " << j;
         continue;
       }
-      double want = weights || shape.accumulate ? before.at(i, j) : 0;
+      double want = (weights && !shape.overwrite) || shape.accumulate ? before.at(i, j) : 0;
       if (shape.bias) want += bias.at(0, j);
       for (int64_t k = 0; k < depth; ++k) {
         if (forward) {
@@ -164,8 +164,13 @@ TEST(CudaProducts, MatchFp64) {
               {ProductKind::kInputGradient, dtype, rows, in, out, false, false, layout});
         check(products, gpu,
               {ProductKind::kInputGradient, dtype, rows, in, out, false, true, layout});
-        check(products, gpu,
-              {ProductKind::kWeightGradient, dtype, rows, in, out, false, false, layout});
+        ProductShape weights{
+            ProductKind::kWeightGradient, dtype, rows, in, out, false, false, layout};
+        check(products, gpu, weights);
+        weights.overwrite = true;
+        check(products, gpu, weights);
+        weights.rounds = true;
+        check(products, gpu, weights);
       }
     }
   });

@@ -11,41 +11,50 @@ __device__ inline bool is_zero(const float4& f) {  // not minus zero
           __float_as_uint(f.w)) == 0;
 }
 
+// The thread's share of a chunk's sum of squares, and in `found` a bit for each of its vectors that
+// has a gradient in the warp.
+template <GradientForm kForm>
+__device__ inline float squares_of_chunk(const Gradients<kForm>& g, int count, uint32_t& found) {
+  float4 fours[kChunkFours];
+#pragma unroll
+  for (int v = 0; v < kChunkFours; ++v) {
+    const int i = (v * kUpdateBlock + int(threadIdx.x)) * kFour;
+    fours[v] = i + kFour <= count ? g.four(i) : float4{};
+  }
+  float sum = 0.0f;
+#pragma unroll
+  for (int v = 0; v < kChunkFours; ++v) {
+    const float4 f = fours[v];
+    sum += fmaf(f.x, f.x, f.y * f.y) + fmaf(f.z, f.z, f.w * f.w);
+  }
+#pragma unroll
+  for (int v = 0; v < kChunkFours; ++v) {
+    found |= uint32_t(__any_sync(0xffffffffu, !is_zero(fours[v]))) << v;
+  }
+  const int rest = count % kFour;  // behind the last whole vector
+  if (int(threadIdx.x) < rest) {
+    const float last = g.one(count - rest + int(threadIdx.x));
+    sum = fmaf(last, last, sum);
+  }
+  return sum;
+}
+
 // fp32 within a chunk, where a thread adds few squares, fp64 across.
 __global__ void __launch_bounds__(kUpdateBlock)
-    squares_kernel(const std::byte* arena, const UpdateChunk* chunks, int64_t chunk_count,
+    squares_kernel(std::byte* arena, const UpdateChunk* chunks, int64_t chunk_count,
                    double* partials, uint8_t* seen) {
   double total = 0.0;
   for (int64_t c = blockIdx.x; c < chunk_count; c += gridDim.x) {
+    std::byte* const gradient = arena + chunks[c].gradient;
     const int count = chunks[c].count;
-    const auto* const g = reinterpret_cast<const float*>(arena + chunks[c].gradient);
-    float4 fours[kChunkFours];
-#pragma unroll
-    for (int v = 0; v < kChunkFours; ++v) {
-      const int i = (v * kUpdateBlock + int(threadIdx.x)) * kFour;
-      fours[v] = i + kFour <= count ? *reinterpret_cast<const float4*>(g + i) : float4{};
-    }
+    uint32_t found = 0;
     float sum = 0.0f;
-#pragma unroll
-    for (int v = 0; v < kChunkFours; ++v) {
-      const float4 f = fours[v];
-      sum += fmaf(f.x, f.x, f.y * f.y) + fmaf(f.z, f.z, f.w * f.w);
-    }
-    if (seen) {
-      uint32_t found = 0;
-#pragma unroll
-      for (int v = 0; v < kChunkFours; ++v) {
-        found |= uint32_t(__any_sync(0xffffffffu, !is_zero(fours[v]))) << v;
-      }
-      if (threadIdx.x % kWarp == 0) {
-        uint8_t& byte = seen[c * kSeenBytes + threadIdx.x / kWarp];
-        byte = SeenGradients(byte).after(found).bits;
-      }
-    }
-    const int rest = count % kFour;  // behind the last whole vector
-    if (int(threadIdx.x) < rest) {
-      const float last = g[count - rest + int(threadIdx.x)];
-      sum = fmaf(last, last, sum);
+    with_gradient_form(chunks[c].gradient_form, [&]<GradientForm kForm>() {
+      sum = squares_of_chunk(Gradients<kForm>(gradient), count, found);
+    });
+    if (seen && threadIdx.x % kWarp == 0) {
+      uint8_t& byte = seen[c * kSeenBytes + threadIdx.x / kWarp];
+      byte = SeenGradients(byte).after(found).bits;
     }
     total += double(sum);
   }

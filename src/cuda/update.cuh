@@ -146,6 +146,54 @@ struct Weights {
   __device__ uint16_t* upper() const { return reinterpret_cast<uint16_t*>(copy); }
 };
 
+// The gradients of a stretch, for who reads them. Those in bf16 are written anew by every step, so
+// that nobody clears them.
+template <GradientForm kForm>
+struct Gradients {
+  static constexpr bool kHalves = kForm == GradientForm::kRounded;
+  using Element = std::conditional_t<kHalves, __nv_bfloat16, float>;
+  Element* at;
+
+  __device__ explicit Gradients(std::byte* gradient) : at(reinterpret_cast<Element*>(gradient)) {}
+
+  __device__ float one(int64_t i) const { return read(to_float(at[i])); }
+  // From i on, which is a multiple of four.
+  __device__ float4 four(int i) const {
+    if constexpr (kHalves) {
+      const uint2 pairs = *reinterpret_cast<const uint2*>(at + i);
+      return {__uint_as_float(pairs.x << 16), __uint_as_float(pairs.x & 0xffff0000u),
+              __uint_as_float(pairs.y << 16), __uint_as_float(pairs.y & 0xffff0000u)};
+    } else {
+      const float4 g = four_at(at, i);
+      return {read(g.x), read(g.y), read(g.z), read(g.w)};
+    }
+  }
+  __device__ void clear_one(int64_t i) const {
+    if constexpr (!kHalves) at[i] = 0.0f;
+  }
+  __device__ void clear_four(int i) const {
+    if constexpr (!kHalves) four_at(at, i) = float4{};
+  }
+
+ private:
+  __device__ static float read(float g) {
+    return kForm == GradientForm::kRounds ? to_float(from_float<__nv_bfloat16>(g)) : g;
+  }
+};
+
+// f<kForm>() for the form.
+template <class F>
+__device__ inline void with_gradient_form(GradientForm form, const F& f) {
+  switch (form) {
+    case GradientForm::kExact:
+      return f.template operator()<GradientForm::kExact>();
+    case GradientForm::kRounds:
+      return f.template operator()<GradientForm::kRounds>();
+    case GradientForm::kRounded:
+      return f.template operator()<GradientForm::kRounded>();
+  }
+}
+
 // f<kSplit>(): copies of other types are not halves.
 template <class C, class F>
 __device__ inline void with_split(bool split, const F& f) {
@@ -153,6 +201,19 @@ __device__ inline void with_split(bool split, const F& f) {
     if (split) return f.template operator()<true>();
   }
   f.template operator()<false>();
+}
+
+// f<kSplit, kForm>() for a chunk: only gradients of weights that are split are rounded.
+template <class C, class F>
+__device__ inline void with_halves(const UpdateChunk& chunk, const F& f) {
+  with_split<C>(chunk.split, [&]<bool kSplit>() {
+    if constexpr (kSplit) {
+      with_gradient_form(chunk.gradient_form,
+                         [&]<GradientForm kForm>() { f.template operator()<true, kForm>(); });
+    } else {
+      f.template operator()<false, GradientForm::kExact>();
+    }
+  });
 }
 
 // Calls four(i) for the vectors of four elements of a chunk that are this thread's, and one(i) for
@@ -186,13 +247,13 @@ struct SeenGradients {
   __device__ bool ever(int turn) const { return bits >> (turn + 4) & 1; }
 };
 
-// The block's chunk, whose moments and gradients are fp32. Most rows of a table of words have no
-// gradient in a step: it is neither read nor set to zero again. Words that no text has had yet have
-// no moments either, and do not move but by decay.
-template <class C, bool kSplit>
+// The block's chunk, whose moments are fp32. Most rows of a table of words have no gradient in a
+// step: it is neither read nor set to zero again. Words that no text has had yet have no moments
+// either, and do not move but by decay.
+template <class C, bool kSplit, GradientForm kForm>
 __device__ inline void adamw_chunk(const UpdateCall& call, const UpdateChunk& chunk) {
   const Weights<C, kSplit> w(call.at<std::byte>(chunk.weight), call.at<C>(chunk.copy));
-  float* const g = call.at<float>(chunk.gradient);
+  const Gradients<kForm> g(call.at<std::byte>(chunk.gradient));
   float *const m = call.at<float>(chunk.first), *const v = call.at<float>(chunk.second);
   const bool applied = call.result->applied, clears = !chunk.keeps_gradient;
   const UpdateFactors factors = *call.factors;
@@ -206,27 +267,29 @@ __device__ inline void adamw_chunk(const UpdateCall& call, const UpdateChunk& ch
         const bool some = seen.now(turn);
         if (applied && (all_move || seen.ever(turn))) {
           float4 w4 = w.four(i), m4 = four_at(m, i), v4 = four_at(v, i);
-          const float4 g4 = some ? four_at(g, i) : float4{};
+          const float4 g4 = some ? g.four(i) : float4{};
           adamw_element(w4.x, m4.x, v4.x, g4.x, factors, scales);
           adamw_element(w4.y, m4.y, v4.y, g4.y, factors, scales);
           adamw_element(w4.z, m4.z, v4.z, g4.z, factors, scales);
           adamw_element(w4.w, m4.w, v4.w, g4.w, factors, scales);
           w.set_four(i, w4), four_at(m, i) = m4, four_at(v, i) = v4;
         }
-        if (clears && some) four_at(g, i) = float4{};
+        if (clears && some) g.clear_four(i);
       },
       [&](int i) {
         if (applied) {
           float w1 = w.one(i), m1 = m[i], v1 = v[i];
-          adamw_element(w1, m1, v1, g[i], factors, scales);
+          adamw_element(w1, m1, v1, g.one(i), factors, scales);
           w.set_one(i, w1), m[i] = m1, v[i] = v1;
         }
-        if (clears) g[i] = 0.0f;
+        if (clears) g.clear_one(i);
       });
 }
 template <class C>
 __device__ inline void adamw_chunk(const UpdateCall& call, const UpdateChunk& chunk) {
-  with_split<C>(chunk.split, [&]<bool kSplit>() { adamw_chunk<C, kSplit>(call, chunk); });
+  with_halves<C>(chunk, [&]<bool kSplit, GradientForm kForm>() {
+    adamw_chunk<C, kSplit, kForm>(call, chunk);
+  });
 }
 
 // The eight elements from i on of an array of `count`, zeros behind its end; i below count. Arrays
@@ -244,14 +307,16 @@ __device__ inline void store_eight_of(T* array, int i, int count, const Eight& e
     store_eight<false>(array, i, count, eight);
   }
 }
-template <class C, bool kSplit>
-__device__ inline Eight eight_of(const Weights<C, kSplit>& w, int i, int count) {
+// The same of Weights or Gradients.
+template <class Numbers>
+requires requires(const Numbers& numbers) { numbers.four(0); }
+__device__ inline Eight eight_of(const Numbers& numbers, int i, int count) {
   Eight eight;
   if (i + kEight <= count) {
-    const float4 front = w.four(i), back = w.four(i + kFour);
+    const float4 front = numbers.four(i), back = numbers.four(i + kFour);
     return {{front.x, front.y, front.z, front.w, back.x, back.y, back.z, back.w}};
   }
-  for (int e = 0; e < kEight; ++e) eight.at[e] = i + e < count ? w.one(i + e) : 0.0f;
+  for (int e = 0; e < kEight; ++e) eight.at[e] = i + e < count ? numbers.one(i + e) : 0.0f;
   return eight;
 }
 template <class C, bool kSplit>

@@ -99,14 +99,14 @@ struct BlockScale {
 };
 
 // Block number `block` of a chunk; all lanes of a warp.
-template <class C, bool kSplit>
+template <class C, bool kSplit, GradientForm kForm>
 __device__ inline void update_block(const UpdateCall& call, const UpdateChunk& chunk, int block,
                                     const Trees& trees) {
   const int lane = int(threadIdx.x) % kWarp, i = block * int(kMomentBlock) + lane * kEight,
             count = chunk.count;
   const bool present = i < count;
   const Weights<C, kSplit> w(call.at<std::byte>(chunk.weight), call.at<C>(chunk.copy));
-  const float* const g = call.at<float>(chunk.gradient);
+  const Gradients<kForm> g(call.at<std::byte>(chunk.gradient));
   uint8_t *const m = call.at<uint8_t>(chunk.first), *const v = call.at<uint8_t>(chunk.second);
   float *const m_scale = call.at<float>(chunk.first_scale) + block, *const v_scale =
                                                                         call.at<float>(
@@ -161,15 +161,16 @@ __device__ inline void eight_bit_chunk(const UpdateCall& call, const UpdateChunk
     trees.fill();
     const int blocks = (chunk.count + int(kMomentBlock) - 1) / int(kMomentBlock);
     for (int block = int(threadIdx.x) / kWarp; block < blocks; block += kUpdateBlock / kWarp) {
-      with_split<C>(chunk.split,
-                    [&]<bool kSplit>() { update_block<C, kSplit>(call, chunk, block, trees); });
+      with_halves<C>(chunk, [&]<bool kSplit, GradientForm kForm>() {
+        update_block<C, kSplit, kForm>(call, chunk, block, trees);
+      });
     }
     __syncthreads();  // gradients are read
   }
   if (chunk.keeps_gradient) return;
-  float* const g = call.at<float>(chunk.gradient);
+  const Gradients<GradientForm::kExact> g(call.at<std::byte>(chunk.gradient));
   over_chunk(
-      chunk.count, [&](int i) { four_at(g, i) = float4{}; }, [&](int i) { g[i] = 0.0f; });
+      chunk.count, [&](int i) { g.clear_four(i); }, [&](int i) { g.clear_one(i); });
 }
 
 template <class C>

@@ -14,11 +14,12 @@ constexpr int kMostBlocks = kNormPartials - 1;
 
 // A tensor on the device.
 struct FactoredTensor {
-  std::byte* w;  // see Weights
-  float* g;
+  std::byte* w;           // see Weights
+  std::byte* g;           // see Gradients
   float *rows, *columns;  // second moments; rows is unused for a vector
   void* copy;             // or null
   int64_t row_count, cols;
+  GradientForm gradient_form;
   bool split, decays, keeps_gradient;
   const UpdateFactors* factors;
   const UpdateResult* result;
@@ -26,12 +27,13 @@ struct FactoredTensor {
 
   FactoredTensor(const UpdateArguments& a, const UpdateTensor& t)
       : w(a.arena + t.weight),
-        g(reinterpret_cast<float*>(a.arena + t.gradient)),
+        g(a.arena + t.gradient),
         rows(reinterpret_cast<float*>(a.arena + t.state)),
         columns(rows + t.rows),
         copy(t.copy < 0 ? nullptr : a.arena + t.copy),
         row_count(t.rows),
         cols(t.cols),
+        gradient_form(t.gradient_form),
         split(t.split),
         decays(t.decays),
         keeps_gradient(t.keeps_gradient),
@@ -41,6 +43,15 @@ struct FactoredTensor {
 
   __device__ bool applied() const { return result->applied; }
   __device__ double& mean_row() const { return partials[kMostBlocks]; }
+  __device__ float gradient(int64_t i) const {
+    float value = 0.0f;
+    with_gradient_form(gradient_form,
+                       [&]<GradientForm kForm>() { value = Gradients<kForm>(g).one(i); });
+    return value;
+  }
+  __device__ void leave_gradient(int64_t i) const {
+    if (!keeps_gradient) Gradients<GradientForm::kExact>(g).clear_one(i);
+  }
   __device__ float gradient_scale() const { return factors->gradient_scale * result->clip; }
   // The mean of squared gradients into a second moment.
   __device__ void mix(float& moment, double mean) const {
@@ -67,9 +78,11 @@ __global__ void __launch_bounds__(kUpdateBlock)
     adafactor_rows_warp_per_row(const FactoredTensor t) {
   const int64_t row = (int64_t(blockIdx.x) * kUpdateBlock + int(threadIdx.x)) / kWarp;
   if (row >= t.row_count || !t.applied()) return;
-  const float* const g = t.g + row * t.cols;
   float sum = 0.0f;
-  for (int64_t c = int(threadIdx.x) % kWarp; c < t.cols; c += kWarp) sum = fmaf(g[c], g[c], sum);
+  for (int64_t c = int(threadIdx.x) % kWarp; c < t.cols; c += kWarp) {
+    const float g = t.gradient(row * t.cols + c);
+    sum = fmaf(g, g, sum);
+  }
   const double squares = lanes_sum(double(sum)), scale = double(t.gradient_scale());
   if (threadIdx.x % kWarp == 0) t.mix(t.rows[row], scale * scale * squares / double(t.cols));
 }
@@ -84,7 +97,7 @@ __global__ void __launch_bounds__(kMostThreads) adafactor_columns(const Factored
   if (column < t.cols) {
 #pragma unroll 4
     for (int64_t row = warp; row < t.row_count; row += kWarp) {
-      const float g = t.g[row * t.cols + column];
+      const float g = t.gradient(row * t.cols + column);
       sum = fmaf(g, g, sum);
     }
   }
@@ -117,10 +130,9 @@ __global__ void __launch_bounds__(kUpdateBlock) adafactor_squares(const Factored
   double total = 0.0;
   for (int64_t row = blockIdx.x; row < t.row_count; row += gridDim.x) {
     const float of_row = row_factor(t, row);
-    const float* const g = t.g + row * t.cols;
     float sum = 0.0f;
     for (int64_t c = threadIdx.x; c < t.cols; c += kUpdateBlock) {
-      const float u = g[c] * (1.0f / sqrtf(t.columns[c]) * of_row);
+      const float u = t.gradient(row * t.cols + c) * (1.0f / sqrtf(t.columns[c]) * of_row);
       sum = fmaf(u, u, sum);
     }
     total += double(sum);
@@ -143,8 +155,8 @@ __global__ void __launch_bounds__(kUpdateBlock) adafactor_apply(const FactoredTe
     const float of_row = applied ? row_factor(t, row) : 0.0f;
     for (int64_t c = threadIdx.x; c < t.cols; c += kUpdateBlock) {
       const int64_t i = row * t.cols + c;
-      if (applied) t.apply<C>(i, t.g[i] * (1.0f / sqrtf(t.columns[c]) * of_row), rate);
-      if (!t.keeps_gradient) t.g[i] = 0.0f;
+      if (applied) t.apply<C>(i, t.gradient(i) * (1.0f / sqrtf(t.columns[c]) * of_row), rate);
+      t.leave_gradient(i);
     }
   }
 }
@@ -154,12 +166,12 @@ template <class C>
 __global__ void __launch_bounds__(kMostThreads) adafactor_vector_kernel(const FactoredTensor t) {
   const bool applied = t.applied();
   const float scale = applied ? t.gradient_scale() : 0.0f;
-  const auto update = [&](int64_t i) { return scale * t.g[i] / sqrtf(t.columns[i]); };
+  const auto update = [&](int64_t i) { return scale * t.gradient(i) / sqrtf(t.columns[i]); };
   float rate = 0.0f;
   if (applied) {
     double squares = 0.0;
     for (int64_t i = threadIdx.x; i < t.cols; i += kMostThreads) {
-      const double g = double(scale) * double(t.g[i]);
+      const double g = double(scale) * double(t.gradient(i));
       t.mix(t.columns[i], g * g);
       const double u = double(update(i));
       squares += u * u;
@@ -168,7 +180,7 @@ __global__ void __launch_bounds__(kMostThreads) adafactor_vector_kernel(const Fa
   }
   for (int64_t i = threadIdx.x; i < t.cols; i += kMostThreads) {
     if (applied) t.apply<C>(i, update(i), rate);
-    if (!t.keeps_gradient) t.g[i] = 0.0f;
+    t.leave_gradient(i);
   }
 }
 

@@ -28,11 +28,12 @@ __device__ inline void store_rounded(__nv_bfloat16* array, int i, int count,
   }
 }
 
+template <GradientForm kForm>
 __device__ inline void bf16_chunk(const UpdateCall& call, const UpdateChunk& chunk) {
   auto* const w = call.at<__nv_bfloat16>(chunk.copy);
   auto *const m = call.at<__nv_bfloat16>(chunk.first), *const v =
                                                            call.at<__nv_bfloat16>(chunk.second);
-  float* const g = call.at<float>(chunk.gradient);
+  const Gradients<kForm> g(call.at<std::byte>(chunk.gradient));
   const bool applied = call.result->applied;
   const UpdateFactors factors = *call.factors;
   const UpdateScales scales(factors, *call.result, chunk.decays);
@@ -52,7 +53,7 @@ __device__ inline void bf16_chunk(const UpdateCall& call, const UpdateChunk& chu
       store_rounded(m, i, chunk.count, rounded(m8, draws, RoundedArray::kFirstMoments, block));
       store_rounded(v, i, chunk.count, rounded(v8, draws, RoundedArray::kSecondMoments, block));
     }
-    if (!chunk.keeps_gradient) store_eight_of(g, i, chunk.count, Eight());
+    if (!chunk.keeps_gradient) store_eight_of(g.at, i, chunk.count, Eight());
   }
 }
 
@@ -61,7 +62,8 @@ template <class C>
 __global__ void __launch_bounds__(kUpdateBlock) adamw_bf16_kernel(const UpdateCall call) {
   const UpdateChunk chunk = call.chunks[blockIdx.x];
   if (chunk.format == StateFormat::kHalfMoments) {
-    bf16_chunk(call, chunk);
+    with_gradient_form(chunk.gradient_form,
+                       [&]<GradientForm kForm>() { bf16_chunk<kForm>(call, chunk); });
   } else {
     adamw_chunk<C>(call, chunk);
   }

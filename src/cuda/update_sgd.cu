@@ -13,10 +13,10 @@ __device__ inline void sgd_element(float& w, float& b, float gradient, const Upd
   w = fmaf(-f.learning_rate, b, w);
 }
 
-template <class C, bool kSplit, bool kMomentum>
+template <class C, bool kSplit, GradientForm kForm, bool kMomentum>
 __device__ inline void sgd_chunk(const UpdateCall& call, const UpdateChunk& chunk) {
   const Weights<C, kSplit> w(call.at<std::byte>(chunk.weight), call.at<C>(chunk.copy));
-  float* const g = call.at<float>(chunk.gradient);
+  const Gradients<kForm> g(call.at<std::byte>(chunk.gradient));
   float* const b = call.at<float>(chunk.first);
   const bool applied = call.result->applied, clears = !chunk.keeps_gradient;
   const UpdateFactors factors = *call.factors;
@@ -25,7 +25,7 @@ __device__ inline void sgd_chunk(const UpdateCall& call, const UpdateChunk& chun
       chunk.count,
       [&](int i) {
         if (applied) {
-          const float4 g4 = four_at(g, i);
+          const float4 g4 = g.four(i);
           float4 w4 = w.four(i), b4 = {};
           if constexpr (kMomentum) b4 = four_at(b, i);
           sgd_element<kMomentum>(w4.x, b4.x, g4.x, factors, scales);
@@ -35,24 +35,26 @@ __device__ inline void sgd_chunk(const UpdateCall& call, const UpdateChunk& chun
           w.set_four(i, w4);
           if constexpr (kMomentum) four_at(b, i) = b4;
         }
-        if (clears) four_at(g, i) = float4{};
+        if (clears) g.clear_four(i);
       },
       [&](int i) {
         if (applied) {
           float w1 = w.one(i), b1 = 0.0f;
           if constexpr (kMomentum) b1 = b[i];
-          sgd_element<kMomentum>(w1, b1, g[i], factors, scales);
+          sgd_element<kMomentum>(w1, b1, g.one(i), factors, scales);
           w.set_one(i, w1);
           if constexpr (kMomentum) b[i] = b1;
         }
-        if (clears) g[i] = 0.0f;
+        if (clears) g.clear_one(i);
       });
 }
 
 template <class C, bool kMomentum>
 __global__ void __launch_bounds__(kUpdateBlock) sgd_kernel(const UpdateCall call) {
   const UpdateChunk chunk = call.chunks[blockIdx.x];
-  with_split<C>(chunk.split, [&]<bool kSplit>() { sgd_chunk<C, kSplit, kMomentum>(call, chunk); });
+  with_halves<C>(chunk, [&]<bool kSplit, GradientForm kForm>() {
+    sgd_chunk<C, kSplit, kForm, kMomentum>(call, chunk);
+  });
 }
 
 }  // namespace

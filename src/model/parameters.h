@@ -54,6 +54,9 @@ struct Parameter {
   bool splits(DType compute) const {
     return compute == DType::kBF16 && trained && is_matrix() && !quantized;
   }
+  // Whether the update takes its gradient rounded to that type. Not that of a vocabulary's factor,
+  // which is padded: it is added up from chunks of targets even where a step is one micro-batch.
+  bool rounds_gradient(DType compute) const { return splits(compute) && padded_rows == 0; }
   int64_t occupied() const { return occupied_rows() * cols; }
 
   // As int8 it is [channels, inputs], and behind that, in fp32, a scale for each channel.

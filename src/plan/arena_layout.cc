@@ -34,6 +34,10 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   const auto gradient_outside = [&](const Parameter& p) {
     return is_trained(p) && needs.offload >= Offload::kGradients;
   };
+  const auto gradient_form = [&](const Parameter& p) {
+    if (!is_trained(p) || !p.rounds_gradient(needs.compute)) return GradientForm::kExact;
+    return needs.only_pass && !gradient_outside(p) ? GradientForm::kRounded : GradientForm::kRounds;
+  };
   // Products read the copy; the weight itself is for the update alone.
   const auto weight_outside = [&](const Parameter& p) {
     return state_outside(p) && has_copy(p) && !p.is_table;
@@ -67,9 +71,11 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
     ParameterPlace& at = layout.parameters[i];
     if (parameters[i].quantized) at.scales = at.weight + parameters[i].scales_offset();
     at.split = is_split(parameters[i]);
+    at.gradient_form = gradient_form(parameters[i]);
   }
   place(layout.gradients, &ParameterPlace::gradient, [&](const Parameter& p) {
-    return is_trained(p) && !gradient_outside(p) ? exact_bytes(p) : 0;
+    if (!is_trained(p) || gradient_outside(p)) return size_t{0};
+    return gradient_form(p) == GradientForm::kRounded ? exact_bytes(p) / 2 : exact_bytes(p);
   });
   place(layout.states, &ParameterPlace::state, [&](const Parameter& p) {
     return is_trained(p) && !state_outside(p) ? state_bytes(needs.optimizer, p) : 0;

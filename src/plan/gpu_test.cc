@@ -89,6 +89,26 @@ TEST(GpuProfile, PlansWithoutTheCard) {
   EXPECT_TRUE(make_plan(request).choice.converts_weights);
 }
 
+// Gradients of the only micro-batch take half: with few tokens that is more than one text at a time
+// saves.
+TEST(GpuProfile, TheLeastBudgetMayTakeTheWholeStep) {
+  const auto model = bert(30522, 768);
+  PlanRequest request = test_request(*model, {.batch_size = 2, .longest = 16, .step_tokens = 32});
+  request.graph.compute = DType::kBF16;
+  request.pinned_offload = Offload::kNone;
+  complete_for_gpu(request, 0);
+  const uint64_t least = make_plan(request).minimum_budget_bytes;
+  request.budget_bytes = least;
+  const Plan plan = make_plan(request);
+  EXPECT_TRUE(plan.fits);
+  EXPECT_EQ(plan.capacity.tokens, 32);
+  request.pinned_capacity = 16;
+  const uint64_t one_by_one = make_plan(request).minimum_budget_bytes;
+  uint64_t matrices = 0;
+  for (const Parameter& p : model->parameters()) matrices += p.is_matrix() ? uint64_t(p.size()) : 0;
+  EXPECT_NEAR(double(one_by_one - least), 2.0 * double(matrices), 4 << 20);
+}
+
 // Two bytes a parameter of the layers stay on the card, and the tables in fp32; of sixteen the
 // others go to the host, if it has them.
 TEST(GpuProfile, TheHostTakesWhatTheUpdateAloneNeeds) {

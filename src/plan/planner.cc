@@ -171,6 +171,12 @@ class Search {
     return has_copies ? std::vector<bool>{false, true} : std::vector<bool>{false};
   }
 
+  bool may_round_gradients() const {
+    return training() && std::ranges::any_of(request_.model->parameters(), [&](const auto& p) {
+             return p.rounds_gradient(request_.graph.compute);
+           });
+  }
+
   // Least first.
   std::vector<Offload> offload_choices() const {
     if (request_.pinned_choice) return {request_.pinned_choice->offload};
@@ -330,6 +336,7 @@ class Search {
          .converts_weights = choice.converts_weights,
          .optimizer = request_.optimizer,
          .offload = choice.offload,
+         .only_pass = plan.only_pass(),
          .state_visits = request_.device.kind == DeviceKind::kCpu,
          .transient_bytes = transient,
          .table_bytes =
@@ -475,17 +482,24 @@ class Search {
 
   // The least chunk and no copies never need more. Recomputing more nearly never does either, but
   // the last layers have their backward at once: what they give up is back before memory is least.
+  // Where the only micro-batch rounds its gradients, a whole step may need less than one text
+  // alone.
   void find_smallest() {
     const size_t last = ladder_.size() - 1, level = std::max<size_t>(1, last / kPartNames.size());
-    for (size_t below = 0; below <= last && below <= 3 * level; ++below) {
-      if (below % level > 1 && below % level + 1 != level) continue;
-      for (const Keeping& keeping : keepings()) {
-        if (last - below < lowest_rung(keeping.stows)) continue;
-        const Candidate candidate{last - below,    chunk_choices().back(), keeping.converts,
-                                  keeping.offload, keeping.stows,          smallest_capacity()};
-        const bool first = below == 0 && keeping == keepings().front();
-        if (!first && need_of(candidate).host > host_budget()) continue;
-        if (first || need_of(candidate).bound < need_of(smallest_).bound) smallest_ = candidate;
+    std::vector<int64_t> capacities = {smallest_capacity()};
+    if (may_round_gradients()) capacities.push_back(useful_capacity());
+    bool first = true;
+    for (const int64_t capacity : capacities) {
+      for (size_t below = 0; below <= last && below <= 3 * level; ++below) {
+        if (below % level > 1 && below % level + 1 != level) continue;
+        for (const Keeping& keeping : keepings()) {
+          if (last - below < lowest_rung(keeping.stows)) continue;
+          const Candidate candidate{last - below,    chunk_choices().back(), keeping.converts,
+                                    keeping.offload, keeping.stows,          capacity};
+          if (!first && need_of(candidate).host > host_budget()) continue;
+          if (first || need_of(candidate).bound < need_of(smallest_).bound) smallest_ = candidate;
+          first = false;
+        }
       }
     }
   }

@@ -88,6 +88,9 @@ struct Plan {
   std::shared_ptr<const StepGraph> prefix;   // of the layers whose output is kept; null: of none
   MemoryPlan step_memory, scoring_memory, prefix_memory;
   ArenaLayout layout;
+
+  // A step never has more than one micro-batch: gradients add up over nothing.
+  bool only_pass() const { return workload.step_tokens <= capacity.tokens; }
 };
 
 // When nothing fits, `fits` is false and the plan describes the smallest choice;

@@ -22,14 +22,16 @@ int64_t element_at(int64_t array, int64_t begin, size_t element_bytes) {
 // Where the arrays of a parameter begin; -1: not there.
 struct Arrays {
   int64_t weight, copy, gradient, state;
-  size_t weight_bytes;  // of an element
+  size_t weight_bytes, gradient_bytes;  // of an element
 
   Arrays(const ParameterPlace& place, const UpdateFacts& facts)
       : weight(at(place.weight, place.outside_weight, facts)),
         copy(at(place.copy, kNoOffset, facts)),
         gradient(at(place.gradient, place.outside_gradient, facts)),
         state(at(place.state, place.outside_state, facts)),
-        weight_bytes(place.split ? kHalfBytes : sizeof(float)) {}
+        weight_bytes(place.split ? kHalfBytes : sizeof(float)),
+        gradient_bytes(place.gradient_form == GradientForm::kRounded ? kHalfBytes : sizeof(float)) {
+  }
 
  private:
   static int64_t at(size_t inside, size_t outside, const UpdateFacts& facts) {
@@ -99,14 +101,15 @@ std::vector<UpdateChunk> update_chunks(const ParameterTable& parameters, const A
     for (int64_t begin = 0; begin < p.size(); begin += kUpdateChunk) {
       chunks.push_back({.weight = element_at(arrays.weight, begin, arrays.weight_bytes),
                         .copy = element_at(arrays.copy, begin, copy_bytes),
-                        .gradient = element_at(arrays.gradient, begin, sizeof(float)),
+                        .gradient = element_at(arrays.gradient, begin, arrays.gradient_bytes),
                         .begin = begin,
                         .parameter = int32_t(i),
                         .count = int32_t(std::min<int64_t>(kUpdateChunk, p.size() - begin)),
                         .format = state_format(facts.optimizer, p),
                         .split = place.split,
                         .decays = p.decays,
-                        .keeps_gradient = keeps_gradient(p, place, facts)});
+                        .keeps_gradient = keeps_gradient(p, place, facts),
+                        .gradient_form = place.gradient_form});
       place_state(chunks.back(), p, arrays.state);
     }
   }
@@ -126,13 +129,14 @@ std::vector<UpdateTensor> update_tensors(const ParameterTable& parameters,
       const AdafactorPart part = adafactor_part(p, n);
       tensors.push_back({.weight = element_at(arrays.weight, part.first, arrays.weight_bytes),
                          .copy = element_at(arrays.copy, part.first, dtype_bytes(facts.compute)),
-                         .gradient = element_at(arrays.gradient, part.first, sizeof(float)),
+                         .gradient = element_at(arrays.gradient, part.first, arrays.gradient_bytes),
                          .state = arrays.state + int64_t(part.state),
                          .rows = part.rows,
                          .cols = part.cols,
                          .split = place.split,
                          .decays = p.decays,
-                         .keeps_gradient = keeps_gradient(p, place, facts)});
+                         .keeps_gradient = keeps_gradient(p, place, facts),
+                         .gradient_form = place.gradient_form});
     }
   }
   return tensors;

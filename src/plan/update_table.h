@@ -17,9 +17,9 @@ namespace snug {
 // kUpdateChunk elements of them.
 inline constexpr int32_t kUpdateChunk = 4096;
 struct UpdateChunk {
-  int64_t weight = -1;    // fp32, or lower halves
-  int64_t copy = -1;      // in the compute type, or the weight itself where it exists in bf16 alone
-  int64_t gradient = -1;  // fp32
+  int64_t weight = -1;  // fp32, or lower halves
+  int64_t copy = -1;    // in the compute type, or the weight itself where it exists in bf16 alone
+  int64_t gradient = -1;
   int64_t first = -1, second = -1;              // moments; SGD has a first one or none
   int64_t first_scale = -1, second_scale = -1;  // of 8-bit moments
   int64_t begin = 0;                            // element of the parameter
@@ -28,6 +28,7 @@ struct UpdateChunk {
   bool split = false;           // see ParameterPlace
   bool decays = false;          // whether weight decay applies
   bool keeps_gradient = false;  // the next step writes it without looking: it is not set to zero
+  GradientForm gradient_form = GradientForm::kExact;  // with kRounded it is kept in any case
 };
 
 // A tensor as Adafactor sees it: all of it at once. Offsets as above.
@@ -35,6 +36,7 @@ struct UpdateTensor {
   int64_t weight = -1, copy = -1, gradient = -1, state = -1;
   int64_t rows = 0, cols = 0;  // rows is 0 for a vector
   bool split = false, decays = false, keeps_gradient = false;
+  GradientForm gradient_form = GradientForm::kExact;
 };
 
 struct UpdateFacts {

@@ -42,8 +42,10 @@ ParameterTable some_parameters() {
 TEST(UpdateTable, ArraysDoNotOverlap) {
   const ParameterTable table = some_parameters();
   for (Optimizer optimizer : kAll) {
-    for (DType compute : {DType::kF32, DType::kBF16}) {
-      const ArenaLayout layout = lay_out_arena(table, {.compute = compute, .optimizer = optimizer});
+    for (const auto& [compute, only_pass] : std::vector<std::pair<DType, bool>>{
+             {DType::kF32, false}, {DType::kBF16, false}, {DType::kBF16, true}}) {
+      const ArenaLayout layout = lay_out_arena(
+          table, {.compute = compute, .optimizer = optimizer, .only_pass = only_pass});
       std::map<int64_t, int64_t> taken;  // first byte -> behind the last
       const auto take = [&](int64_t offset, int64_t bytes, const Stretch& region) {
         if (offset < 0) return;
@@ -71,7 +73,8 @@ TEST(UpdateTable, ArraysDoNotOverlap) {
         take(c.weight, (c.split ? 2 : 4) * c.count, layout.trained);
         take(c.copy, (half ? 2 : int64_t(dtype_bytes(compute))) * c.count,
              half ? layout.halves : layout.copies);
-        take(c.gradient, 4 * c.count, layout.gradients);
+        take(c.gradient, (c.gradient_form == GradientForm::kRounded ? 2 : 4) * c.count,
+             layout.gradients);
         take(c.first, moment * c.count, layout.states);
         take(c.second, moment * c.count, layout.states);
         take(c.first_scale, scales, layout.states);
@@ -126,6 +129,37 @@ TEST(UpdateTable, SplitWeightsTakeNoMemoryForCopies) {
     return lay_out_arena(table, {.compute = compute, .offload = Offload::kState}).outside_bytes;
   };
   EXPECT_NEAR(double(outside(DType::kF16) - outside(DType::kBF16)), 2 * matrices, 2 * 4096);
+}
+
+// Of matrices in bf16, whatever the plan; but only where nothing is added to them do they lie so.
+TEST(UpdateTable, GradientsOfTheOnlyPassTakeHalf) {
+  const ParameterTable table = some_parameters();
+  const auto layout = [&](const ArenaNeeds& needs) { return lay_out_arena(table, needs); };
+  const ArenaLayout added = layout({.compute = DType::kBF16}),
+                    only = layout({.compute = DType::kBF16, .only_pass = true}),
+                    outside = layout({.compute = DType::kBF16,
+                                      .offload = Offload::kGradients,
+                                      .only_pass = true});
+  EXPECT_NEAR(double(added.gradients.bytes - only.gradients.bytes), 2.0 * (120 * 40 + 257 * 129),
+              512);
+  for (size_t i = 0; i < table.size(); ++i) {
+    const bool rounds = table[i].trained && table[i].is_matrix();
+    const GradientForm in_fp32 = rounds ? GradientForm::kRounds : GradientForm::kExact;
+    EXPECT_EQ(added.parameters[i].gradient_form, in_fp32) << i;
+    EXPECT_EQ(outside.parameters[i].gradient_form, in_fp32) << i;
+    EXPECT_EQ(only.parameters[i].gradient_form, rounds ? GradientForm::kRounded : in_fp32) << i;
+    for (const DType compute : {DType::kF32, DType::kF16}) {
+      EXPECT_EQ(layout({.compute = compute, .only_pass = true}).parameters[i].gradient_form,
+                GradientForm::kExact);
+    }
+  }
+  // A vocabulary's factor is added up from chunks of targets.
+  ParameterTable decoder = table;
+  decoder[4].padded_rows = 264;
+  EXPECT_EQ(lay_out_arena(decoder, {.compute = DType::kBF16, .only_pass = true})
+                .parameters[4]
+                .gradient_form,
+            GradientForm::kExact);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ Block Engine::region(Region region) {
         }
         break;
       case Region::kGradients:
-        found->second.add(placed(place.gradient, place.outside_gradient, exact));
+        found->second.add(exact_gradient(i, exact));
         break;
       case Region::kState: {
         const size_t bytes = state_bytes(plan_.optimizer, p);
@@ -71,8 +71,13 @@ Block Engine::weight(size_t parameter) {
 }
 
 Block Engine::gradient(size_t parameter) {
+  return exact_gradient(parameter, fp32_bytes(parameter));
+}
+
+Block Engine::exact_gradient(size_t parameter, size_t bytes) {
   const ParameterPlace& place = plan_.layout.parameters[parameter];
-  return placed(place.gradient, place.outside_gradient, fp32_bytes(parameter));
+  if (place.gradient_form == GradientForm::kRounded) return converted().at(place.gradient, bytes);
+  return placed(place.gradient, place.outside_gradient, bytes);
 }
 
 }  // namespace snug

@@ -87,7 +87,7 @@ class Engine {
   virtual uint64_t arena_bytes() const = 0;  // occupied, as the system counts it
 
  protected:
-  // The arena; what lies outside of it; and weights of 16 bits in the arena seen as fp32.
+  // The arena; what lies outside of it; and numbers of 16 bits in the arena seen as fp32.
   virtual Memory& inside() = 0;
   virtual Memory& outside() = 0;
   virtual ConvertedWeights& converted() = 0;
@@ -101,8 +101,9 @@ class Engine {
 
  private:
   Block placed(size_t inside_offset, size_t outside_offset, size_t bytes);
-  // The fp32 numbers of a weight, so many bytes of them.
+  // The fp32 numbers of a weight or its gradient, so many bytes of them.
   Block exact_weight(size_t parameter, size_t bytes);
+  Block exact_gradient(size_t parameter, size_t bytes);
 
   std::map<Region, ScatteredMemory> regions_;
   std::map<size_t, SplitWeights> splits_;  // by parameter

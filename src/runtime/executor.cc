@@ -18,7 +18,7 @@ Executor::Executor(const Graph& graph, const MemoryPlan& plan, const ArenaLayout
       Rows rows = Rows::kFixed;
       if (v != kNoValue) {
         const TensorDesc& desc = graph.value(v).desc;
-        tensor = {address(v), desc.dtype, desc.row_count(plan.capacity), desc.cols};
+        tensor = {address(v), dtype(v), desc.row_count(plan.capacity), desc.cols};
         rows = desc.rows_are;
       }
       tensors_.push_back(tensor);
@@ -65,6 +65,14 @@ std::byte* Executor::address(ValueId id) const {
   return nullptr;
 }
 
+DType Executor::dtype(ValueId id) const {
+  const Value& value = graph_.value(id);
+  const bool rounded =
+      value.storage == Storage::kGradient &&
+      layout_.parameters[size_t(value.slot)].gradient_form == GradientForm::kRounded;
+  return rounded ? DType::kBF16 : value.desc.dtype;
+}
+
 void Executor::resize(const Dims& dims) {
   const Dims& capacity = plan_.capacity;
   SNUG_CHECK(dims.tokens <= capacity.tokens && dims.sequences <= capacity.sequences &&
@@ -91,7 +99,7 @@ void Executor::run(const Batch& batch, const StepContext& step) {
 
 Tensor Executor::tensor(ValueId id) const {
   const TensorDesc& desc = graph_.value(id).desc;
-  return {address(id), desc.dtype, desc.row_count(dims_), desc.cols};
+  return {address(id), dtype(id), desc.row_count(dims_), desc.cols};
 }
 
 double* Executor::scalar(ValueId id) const { return reinterpret_cast<double*>(address(id)); }

@@ -49,6 +49,7 @@ class Executor {
 
   void resize(const Dims& dims);
   std::byte* address(ValueId value) const;
+  DType dtype(ValueId value) const;  // as it lies in memory
 
   const Graph& graph_;
   const MemoryPlan& plan_;
