@@ -235,6 +235,7 @@ class CudaCase {
 
   StepContext step;
   Products* products = nullptr;  // for operators with products
+  uint64_t dying = 0;            // of Launch: inputs that a launch need not leave as they are
 
   // Values to read. Rows that are not there are finite but must not count; `padding` says otherwise
   // for gradients.
@@ -318,6 +319,7 @@ class CudaCase {
              .batch = &device_batch_.batch,
              .state = device_batch_.state,
              .step = &step,
+             .dying = dying,
              .products = products});
     SNUG_CUDA(cudaDeviceSynchronize());
     EXPECT_TRUE(workspace.guards_intact()) << op.name() << " wrote outside its workspace";

@@ -94,6 +94,7 @@ void check_residual_norm(CudaCase& c, DType dtype, int64_t width, float dropout,
   const ResidualNorm op(
       {.hidden = width, .eps = 1e-5f, .dropout = dropout, .site = 4, .rows = rows_are});
   const bool keeps = seed % 5 != 0;
+  c.dying = seed % 2;  // x
   // The sum is rounded before it is normalised, which enlarges it where few elements deviate
   // little.
   c.check(op,
@@ -151,6 +152,7 @@ void check_norm_gradient(CudaCase& c, DType dtype, int64_t width, float dropout,
                          .add_residual = seed % 3 == 0,
                          .add_x = seed % 4 < 2,
                          .rows = rows_are});
+  c.dying = seed % 2;  // dy
   const ValueId sum = c.random(rows(dtype, width));
   const ValueId stats = c.input(rows(DType::kF32, 2), stats_of(c.contents(sum), width, 1e-5));
   const bool residual = seed % 7 != 0, x = seed % 5 != 0, parameters = seed % 6 != 0;

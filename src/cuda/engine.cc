@@ -131,6 +131,7 @@ void CudaEngine::launch_nodes(Program& program, const Dims& dims, const StepCont
                                    .state = table<StepState>(tables_.state),
                                    .step = &context,
                                    .only_pass = plan_.only_pass(),
+                                   .dying = node.dying,
                                    .outside = outside_.base(),
                                    .layout = &plan_.layout,
                                    .stream = gpu_.stream(),

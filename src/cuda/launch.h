@@ -31,12 +31,15 @@ struct Launch {
   const StepContext* step = nullptr;  // seed and training; its loss_scale does not count here
   bool only_pass = false;  // the micro-batch is the whole step: gradients of weight matrices are
                            // written, not added to
+  uint64_t dying = 0;      // a bit for each input that nobody reads again
   std::byte* outside = nullptr;  // pinned memory of the host, where the plan keeps something there
   const ArenaLayout* layout = nullptr;
   cudaStream_t stream = nullptr;
   Products* products = nullptr;
   PendingSums* pending = nullptr;  // sums over rows that wait; null: they are added at once
   CopyStream* copies = nullptr;
+
+  bool dies(size_t input) const { return dying >> input & 1; }
 };
 
 }  // namespace snug::cuda

@@ -32,6 +32,7 @@ struct ForwardArguments {
   snug::Rows rows_are;
   Batch batch;
   const StepState* state;
+  bool forgets_x;
 };
 
 // Blocks per multiprocessor: a group has one row in hand and the next one on its way, all in
@@ -111,6 +112,7 @@ __global__ void __launch_bounds__(forward_threads<Shape>(), forward_residency<T,
       sums[v] = unpack(rounded);  // as stored, so that backward sees the same numbers
     }
     const NormStats stats = row_stats<Shape>(sums, cols, a.eps);
+    if (kAdds && a.forgets_x) forget_row<Shape>(a.x + at, cols);
 #pragma unroll
     for (int v = 0; v < Shape::kVectors; ++v) {
       const int column = Shape::column(v);
@@ -162,6 +164,7 @@ struct BackwardArguments {
   // What norms behind sums mostly are: both gradients are written, and nothing is added to them.
   bool plain() const { return !dsum && dresidual && dx && !add_residual && !add_x; }
 
+  bool forgets_dy;
   float* partials;  // [blocks, kNormSums, cols]; null where no parameter wants its gradient
   int rows, cols;
   DropoutMask mask;
@@ -249,6 +252,12 @@ __global__ void __launch_bounds__(Walk<T, Shape>::kBlock, 1)
                            dy = unpack(now.dy[r][v]);
                            values = unpack(now.sum[r][v]);
                          });
+    if (kPlain && a.forgets_dy) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        if (last >= r) forget_row<Shape>(a.dy + row_offset(last - r, cols), cols);
+      }
+    }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (last < r) continue;
@@ -297,7 +306,8 @@ void launch(const ResidualNorm& op, const Launch& call) {
                              .mask = dropout_mask(op.spec.dropout, op.spec.site, *call.step),
                              .rows_are = op.spec.rows,
                              .batch = *call.batch,
-                             .state = call.state},
+                             .state = call.state,
+                             .forgets_x = call.dies(0) && has_whole_lines<T>(x.cols)},
                             call.stream);
   });
 }
@@ -319,7 +329,8 @@ void launch(const LayerNorm& op, const Launch& call) {
                               .mask = {},
                               .rows_are = Rows::kTokens,
                               .batch = *call.batch,
-                              .state = call.state},
+                              .state = call.state,
+                              .forgets_x = false},
                              call.stream);
   });
 }
@@ -354,6 +365,7 @@ void launch(const NormGradient& op, const Launch& call) {
         .dx = data_of<T>(dx),
         .add_residual = op.spec.add_residual,
         .add_x = op.spec.add_x,
+        .forgets_dy = call.dies(0) && has_whole_lines<T>(dy.cols),
         .rows = row_count(dy),
         .cols = int(dy.cols),
         .mask = dx ? dropout_mask(op.spec.dropout, op.spec.site, *call.step) : DropoutMask(),

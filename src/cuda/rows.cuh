@@ -173,6 +173,27 @@ __device__ inline void store(T* row, int column, int cols, const Packed<T>& pack
   }
 }
 
+// Lines of the second-level cache that a row of so many columns has for itself.
+inline constexpr int kLineBytes = 128;
+template <class T>
+constexpr bool has_whole_lines(int64_t cols) {
+  return cols * int64_t(sizeof(T)) % kLineBytes == 0;
+}
+// Where nobody reads a row again, what the cache has of it need not go to memory. Called by all
+// threads of the row when they have used what they read: neighbours share lines.
+template <class Shape, class T>
+__device__ inline void forget_row(const T* row, int cols) {
+#if __CUDA_ARCH__ >= 800
+#pragma unroll
+  for (int v = 0; v < Shape::kVectors; ++v) {
+    const int column = Shape::column(v);
+    if (column < cols && column * int(sizeof(T)) % kLineBytes == 0) {
+      asm volatile("discard.global.L2 [%0], 128;" ::"l"(row + column) : "memory");
+    }
+  }
+#endif
+}
+
 template <bool kWhole, class T>
 __device__ inline Eight load_eight(const T* row, int column, int cols) {
   return unpack(load<kWhole>(row, column, cols));

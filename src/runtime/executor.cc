@@ -32,8 +32,13 @@ Executor::Executor(const Graph& graph, const MemoryPlan& plan, const ArenaLayout
   rows_are_.reserve(slots);
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
-    Prepared prepared{
-        node.op.get(), tensors_.size(), node.inputs.size(), 0, node.outputs.size(), {}};
+    Prepared prepared{.op = node.op.get(),
+                      .first_in = tensors_.size(),
+                      .count_in = node.inputs.size(),
+                      .first_out = 0,
+                      .count_out = node.outputs.size(),
+                      .workspace = {},
+                      .dying = dying_inputs(int(n))};
     add(node.inputs);
     prepared.first_out = tensors_.size();
     add(node.outputs);
@@ -63,6 +68,19 @@ std::byte* Executor::address(ValueId id) const {
       return base_ + layout_.scalars.offset + slot * sizeof(double);
   }
   return nullptr;
+}
+
+// Of the last node none: who runs the graph may read what is kept.
+uint64_t Executor::dying_inputs(int node) const {
+  const std::vector<ValueId>& inputs = graph_.nodes()[size_t(node)].inputs;
+  SNUG_CHECK(inputs.size() <= 64);
+  uint64_t dying = 0;
+  for (size_t i = 0; i < inputs.size() && node + 1 < int(graph_.nodes().size()); ++i) {
+    const bool placed =
+        inputs[i] != kNoValue && graph_.value(inputs[i]).storage == Storage::kTransient;
+    if (placed && plan_.values[size_t(inputs[i])].last == node) dying |= uint64_t{1} << i;
+  }
+  return dying;
 }
 
 DType Executor::dtype(ValueId id) const {

@@ -24,6 +24,7 @@ class Executor {
     const Op& op;
     std::span<const Tensor> in, out;
     std::span<std::byte> workspace;
+    uint64_t dying;  // a bit for each input that nobody reads again
   };
   // Sets the row counts to those of a micro-batch and calls body(Placed) for all nodes in order.
   template <class Body>
@@ -32,7 +33,7 @@ class Executor {
     const std::span<const Tensor> all = tensors_;
     for (const Prepared& node : nodes_) {
       body(Placed{*node.op, all.subspan(node.first_in, node.count_in),
-                  all.subspan(node.first_out, node.count_out), node.workspace});
+                  all.subspan(node.first_out, node.count_out), node.workspace, node.dying});
     }
   }
 
@@ -45,10 +46,12 @@ class Executor {
     const Op* op;
     size_t first_in, count_in, first_out, count_out;  // in tensors_
     std::span<std::byte> workspace;
+    uint64_t dying;
   };
 
   void resize(const Dims& dims);
   std::byte* address(ValueId value) const;
+  uint64_t dying_inputs(int node) const;
   DType dtype(ValueId value) const;  // as it lies in memory
 
   const Graph& graph_;
