@@ -3,7 +3,7 @@ measured memory, the speed table beside PyTorch and transformers where this Pyth
 Needs Python alone. Prints Markdown; with --out FILE also one JSON line per result.
 
     python3 bench/gpu.py [PART ...]           all of them without arguments; --help lists them
-    SST2=folder with train.tsv and dev.tsv: the data of end-to-end and sst2-techniques, which are left out without it
+    SST2=folder with train.tsv and dev.tsv: the data of end-to-end, budgets and sst2-techniques, which are left out without it
     MINILM=folder of the model that sst2-techniques trains
     PROCESSES=of unit tests at once, one test each [all processors]; TOOLS=of the sanitizers these [racecheck memcheck];
     SANITIZED=only tests of these patterns (A*:B*); SECONDS_OF_TESTS=when a group of them is cut off [900]"""
@@ -402,6 +402,46 @@ def sst2_techniques():
             check(mean >= full - 0.01, f"{name}: accuracy {mean:.4f}, full {full:.4f}")
 
 
+def budgets():
+    """A small model on SST-2's first rows, 200 steps: losses at the least budget and with gradients on the host, against those without a limit."""
+    data = os.environ.get("SST2")
+    if not data:
+        print("budgets: left out, SST2 names no folder")
+        return
+    folder = tempfile.mkdtemp()
+    snug, train, model = os.path.join(BUILD, "bin/snug"), os.path.join(folder, "train.tsv"), os.path.join(folder, "model")
+    with open(os.path.join(data, "train.tsv")) as f, open(train, "w") as g:
+        g.writelines(line for _, line in zip(range(6401), f))
+    done = program(snug, "init", "--train", train, "--vocab-size", 4000, "--hidden-size", 256, "--num-hidden-layers", 4, "--num-attention-heads", 4,
+                   "--output-dir", model)
+    check(done.returncode == 0, f"snug init: {done.stderr[-300:]}")
+
+    def losses(precision, *flags):
+        common = ["--model", model, "--train", train, "--batch-size", 32, "--device", "cuda", "--precision", precision, "--json", *flags]
+        if "--memory" in flags:
+            plan = program(snug, "plan", *common)  # says the least, whether or not it fits
+            common[-1] = json.loads(plan.stdout)["minimum_budget_bytes"] + (1 << 20)
+        out = os.path.join(folder, "out")
+        done = program(snug, "train", *common, "--num-train-epochs", 1, "--learning-rate", "1e-4", "--save-strategy", "no", "--overwrite-output-dir",
+                       "--output-dir", out)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr[-300:])
+        with open(os.path.join(out, "metrics.jsonl")) as f:
+            return [row["loss"] for row in map(json.loads, f) if "loss" in row], json.loads(done.stdout)["measured_peak_bytes"]
+
+    print("\n| precision | plan | MiB | largest relative difference of a loss, ten steps | all |\n|---|---|---|---|---|")
+    for precision, most in ("fp32", 2e-5), ("bf16", 1e-2):
+        free, peak = losses(precision)
+        print(f"| {precision} | no limit | {peak >> 20} | | |")
+        for name, flags in ("least, no offload", ["--offload", "none", "--memory", "1MiB"]), ("gradients on the host", ["--offload", "gradients"]):
+            other, peak = losses(precision, *flags)
+            off = [abs(a - b) / abs(a) for a, b in zip(free, other, strict=True)]
+            print(f"| {precision} | {name} | {peak >> 20} | {max(off[:10]):.1e} | {max(off):.1e} |", flush=True)
+            record("budgets", precision=precision, plan=name, peak_bytes=peak, ten_steps=max(off[:10]), all_steps=max(off))
+            check(max(off[:10]) <= most, f"{precision}, {name}: losses differ by {max(off[:10]):.1e}")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def end_to_end():
     data = os.environ.get("SST2")
     if not data:
@@ -437,7 +477,7 @@ def end_to_end():
 
 def main():
     parts = {"tests": tests, "sanitize": sanitize, "memory": memory, "speed": speed, "kernels": kernels, "energy": energy, "language": language, "generate": generate,
-             "frontier": frontier, "monotone": monotone, "smallest": smallest, "techniques": techniques, "promises": promises,
+             "frontier": frontier, "monotone": monotone, "smallest": smallest, "techniques": techniques, "promises": promises, "budgets": budgets,
              "bad-input": bad_input, "neighbours": neighbours, "faults": faults, "sst2-techniques": sst2_techniques, "end-to-end": end_to_end}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help=", ".join(parts))
