@@ -113,8 +113,7 @@ void CudaEngine::fill_chunks() {
   const UpdateFacts facts{.optimizer = plan_.optimizer,
                           .compute = plan_.compute,
                           .arena = reinterpret_cast<int64_t>(arena_.base()),
-                          .outside = reinterpret_cast<int64_t>(outside_.base()),
-                          .only_pass = plan_.only_pass()};
+                          .outside = reinterpret_cast<int64_t>(outside_.base())};
   const std::vector<UpdateChunk> chunks = update_chunks(model_.parameters(), plan_.layout, facts);
   SNUG_CHECK(chunks.size() == tables_.chunk_count);
   arena_.write(plan_.layout.tables.offset + tables_.chunks, std::as_bytes(std::span(chunks)));

@@ -56,8 +56,7 @@ class Arena {
  public:
   Arena(Optimizer optimizer, DType compute, ParameterTable parameters, uint64_t seed,
         bool only_pass = false)
-      : table(std::move(parameters)),
-        facts{.optimizer = optimizer, .compute = compute, .only_pass = only_pass} {
+      : table(std::move(parameters)), facts{.optimizer = optimizer, .compute = compute} {
     layout =
         lay_out_arena(table, {.compute = compute, .optimizer = optimizer, .only_pass = only_pass});
     bytes.assign(layout.bytes, std::byte(0xff));
@@ -137,7 +136,7 @@ class Arena {
   }
   // What an update leaves of it, where the next step does not overwrite it.
   void clear_gradient(size_t i) {
-    if (facts.only_pass && table[i].is_factor && !table[i].is_vector) return;
+    if (layout.only_pass && table[i].is_factor && !table[i].is_vector) return;
     set_gradient(i, std::vector<float>(size_t(table[i].size())));
   }
   std::byte* state(size_t i) {

@@ -14,6 +14,7 @@ constexpr size_t kScalarBytes = kTensorAlignment;  // a handful of accumulators
 
 ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& needs) {
   ArenaLayout layout;
+  layout.only_pass = needs.only_pass;
   layout.parameters.resize(parameters.size());
   const auto is_trained = [&](const Parameter& p) {
     return needs.use == ArenaUse::kTraining && p.trained && !p.quantized;

@@ -55,6 +55,7 @@ struct ArenaLayout {
   Stretch trained, halves, others, gradients, states, copies, scalars;
   Stretch tables;  // what a device keeps besides: micro-batches, chunks of the update
   Stretch transient;
+  bool only_pass = false;      // see ArenaNeeds
   size_t bytes = 0;            // whole pages
   std::vector<size_t> stowed;  // outside: by the numbers of Graph::stowed()
   size_t outside_bytes = 0;
@@ -69,7 +70,8 @@ struct ArenaNeeds {
   bool converts_weights = false;
   Optimizer optimizer = Optimizer::kAdamW;
   Offload offload = Offload::kNone;
-  // A step never has more than one micro-batch: gradients add up over nothing.
+  // A step never has more than one micro-batch: products write gradients of weights, and add to
+  // nothing.
   bool only_pass = false;
   bool state_visits = false;  // state that lies outside comes into the transient region, a
                               // parameter's at a time, to be updated

@@ -482,8 +482,7 @@ class Search {
 
   // The least chunk and no copies never need more. Recomputing more nearly never does either, but
   // the last layers have their backward at once: what they give up is back before memory is least.
-  // Where the only micro-batch rounds its gradients, a whole step may need less than one text
-  // alone.
+  // Gradients of a whole step may take half, which can be more than one text alone saves.
   void find_smallest() {
     const size_t last = ladder_.size() - 1, level = std::max<size_t>(1, last / kPartNames.size());
     std::vector<int64_t> capacities = {smallest_capacity()};

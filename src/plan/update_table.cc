@@ -41,8 +41,8 @@ struct Arrays {
 };
 
 // Gradients outside are fetched as zeros by the first micro-batch of a step.
-bool keeps_gradient(const Parameter& p, const ParameterPlace& place, const UpdateFacts& facts) {
-  return place.outside_gradient != kNoOffset || (facts.only_pass && p.is_factor && !p.is_vector);
+bool keeps_gradient(const Parameter& p, const ParameterPlace& place, const ArenaLayout& layout) {
+  return place.outside_gradient != kNoOffset || (layout.only_pass && p.is_factor && !p.is_vector);
 }
 
 void place_state(UpdateChunk& chunk, const Parameter& p, int64_t state) {
@@ -108,7 +108,7 @@ std::vector<UpdateChunk> update_chunks(const ParameterTable& parameters, const A
                         .format = state_format(facts.optimizer, p),
                         .split = place.split,
                         .decays = p.decays,
-                        .keeps_gradient = keeps_gradient(p, place, facts),
+                        .keeps_gradient = keeps_gradient(p, place, layout),
                         .gradient_form = place.gradient_form});
       place_state(chunks.back(), p, arrays.state);
     }
@@ -135,7 +135,7 @@ std::vector<UpdateTensor> update_tensors(const ParameterTable& parameters,
                          .cols = part.cols,
                          .split = place.split,
                          .decays = p.decays,
-                         .keeps_gradient = keeps_gradient(p, place, facts),
+                         .keeps_gradient = keeps_gradient(p, place, layout),
                          .gradient_form = place.gradient_form});
     }
   }

@@ -43,8 +43,6 @@ struct UpdateFacts {
   Optimizer optimizer = Optimizer::kAdamW;
   DType compute = DType::kF32;
   int64_t arena = 0, outside = 0;  // where they begin, added to all offsets
-  bool only_pass = false;  // a step never has more than one micro-batch: gradients of matrices are
-                           // written, not added to
 };
 size_t update_chunk_count(const ParameterTable& parameters);
 std::vector<UpdateChunk> update_chunks(const ParameterTable& parameters, const ArenaLayout& layout,
