@@ -104,8 +104,4 @@ std::vector<Plan> sweep_plans(const PlanRequest& request);
 // The least budget with which a request can be run, whatever its own budget.
 uint64_t minimum_budget(const PlanRequest& request);
 
-// The plan as the library's callers see it.
-PlanSummary summarize(const Plan& plan, std::string device);
-std::vector<SweepPoint> summarize(const std::vector<Plan>& sweep, uint64_t budget_bytes);
-
 }  // namespace snug

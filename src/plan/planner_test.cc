@@ -9,6 +9,7 @@
 
 #include "model/config_test_util.h"
 #include "plan/gpu.h"
+#include "plan/plan_summary.h"
 #include "plan/plan_test_util.h"
 
 namespace snug {

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "model/weight_files.h"
+#include "plan/plan_summary.h"
 
 namespace snug {
 

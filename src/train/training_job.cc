@@ -15,6 +15,7 @@
 #include "model/adapter.h"
 #include "model/distilled.h"
 #include "model/weight_files.h"
+#include "plan/plan_summary.h"
 #include "train/alternatives.h"
 #include "train/calibration.h"
 #include "train/checkpoint.h"
