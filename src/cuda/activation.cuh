@@ -7,12 +7,6 @@
 
 namespace snug::cuda {
 
-__device__ inline float fast_reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 inline constexpr float kLog2E = 1.44269504f, kNormalDensity = 0.39894228f;  // 1 / sqrt(2 pi)
 
 // GELU and its derivative, which share most of their work. No product is left to be contracted with

@@ -94,34 +94,6 @@ __device__ __forceinline__ void zero_padding(Element* data, int64_t columns, int
 
 inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-// Shared memory.
-
-// 16 bytes from global to shared memory, or zeros, in which case `from` may point anywhere.
-__device__ __forceinline__ void copy_chunk(uint32_t to, const void* from, bool there) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(there ? 16 : 0)
-               : "memory");
-#else
-  const uint4 v = there ? *static_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
-               "r"(v.w)
-               : "memory");
-#endif
-}
-__device__ __forceinline__ void end_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-// Until all but the kPending batches that ended last are there.
-template <int kPending = 0>
-__device__ __forceinline__ void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-#endif
-}
-
 // Row r of the tile := row first + source_of(r) of a sequence's matrix, zeros from row `end` on.
 // source_of moves bits of a row's number, so that the sources of a + b are those of a and of b
 // where they share no bits. `thread` is one of the kThreads that share the work.
@@ -158,57 +130,6 @@ __device__ __forceinline__ void copy_tile(uint32_t tile, const T* from, int stri
 struct SameRow {
   __device__ __forceinline__ int operator()(int row) const { return row; }
 };
-
-__device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-
-// c[16, 8] += a[16, 16] b[16, 8]. Lane 4g + t holds of c the columns 2t and 2t + 1 of rows g (c[0],
-// c[1]) and g + 8; of a the same of both halves of the columns; of b rows 2t and 2t + 1 of column
-// g, for both halves of the rows.
-template <class T>
-__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
-                                             uint32_t b1) {
-#if __CUDA_ARCH__ >= 800
-  if constexpr (std::is_same_v<T, __half>) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-#else
-  if constexpr (std::is_same_v<T, __half>) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, "
-        "%1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(b0));
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, "
-        "%1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[2]), "r"(a[3]), "r"(b1));
-  }
-#endif
-}
-
-// Whether the tensor core kernels of T exist for the architecture that is being compiled.
-template <class T>
-__device__ constexpr bool has_tensor_cores() {
-#if __CUDA_ARCH__ >= 800
-  return true;
-#else
-  return std::is_same_v<T, __half>;
-#endif
-}
 
 // Dropout.
 

@@ -95,19 +95,14 @@ __device__ __forceinline__ uint32_t kept_tops(const KeepWords& keep, uint32_t wo
 }
 // Halves of ones where kept, of zeros where not.
 __device__ __forceinline__ uint32_t kept_halves(const KeepWords& keep, uint32_t word) {
-  uint32_t bits;
-  asm("prmt.b32 %0, %1, %1, 0xbb99;" : "=r"(bits) : "r"(kept_tops(keep, word)));
-  return bits;
+  return spread_tops(kept_tops(keep, word));
 }
 // The same by comparing halves as fp16 numbers, for thresholds up to infinity's bits: no two of
 // these are equal.
 inline constexpr uint32_t kMostCompared = 0x7c00u;
 #if SNUG_HOPPER
 __device__ __forceinline__ uint32_t kept_halves(uint32_t threshold_twice, uint32_t word) {
-  uint32_t least, bits;
-  asm("min.u16x2 %0, %1, %2;" : "=r"(least) : "r"(word), "r"(threshold_twice));
-  asm("set.eq.u32.f16x2 %0, %1, %2;" : "=r"(bits) : "r"(least), "r"(threshold_twice));
-  return bits;
+  return equal_halves(least_halves(word, threshold_twice), threshold_twice);
 }
 #endif
 

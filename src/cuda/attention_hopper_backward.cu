@@ -530,10 +530,7 @@ struct Math {
         float four[4];
 #pragma unroll
         for (int j = 0; j < 4; ++j) four[j] = gives_dv ? dv[block][j] : dk[block][j];
-        asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(
-                         to + uint32_t(i) * kMathThreads * 16),
-                     "f"(four[0]), "f"(four[1]), "f"(four[2]), "f"(four[3])
-                     : "memory");
+        store_there(to + uint32_t(i) * kMathThreads * 16, four);
       }
       cluster_meet();
 #pragma unroll

@@ -36,16 +36,6 @@ struct ForwardArguments : Arguments<T> {
   float factor;              // of scores in exponents of two
 };
 
-#if SNUG_HOPPER
-// For what is rare: the compiler shall not keep addresses that follow from the lane in registers
-// for it.
-__device__ __forceinline__ int lane_again() {
-  uint32_t lane;
-  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-  return int(lane % kWarp);
-}
-#endif
-
 struct Shared {
   Place place;
   int whole_tiles;  // of keys, up to the last token of all sequences

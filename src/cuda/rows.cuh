@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "cuda/check.h"
+#include "cuda/instructions.cuh"
 #include "cuda/launch.h"
 #include "ops/dropout_mask.h"
 
@@ -183,15 +184,11 @@ constexpr bool has_whole_lines(int64_t cols) {
 // threads of the row when they have used what they read: neighbours share lines.
 template <class Shape, class T>
 __device__ inline void forget_row(const T* row, int cols) {
-#if __CUDA_ARCH__ >= 800
 #pragma unroll
   for (int v = 0; v < Shape::kVectors; ++v) {
     const int column = Shape::column(v);
-    if (column < cols && column * int(sizeof(T)) % kLineBytes == 0) {
-      asm volatile("discard.global.L2 [%0], 128;" ::"l"(row + column) : "memory");
-    }
+    if (column < cols && column * int(sizeof(T)) % kLineBytes == 0) discard_line(row + column);
   }
-#endif
 }
 
 template <bool kWhole, class T>
@@ -274,13 +271,6 @@ __device__ inline Eight mask_factors(const DropoutMask& mask, const Draws& draws
 }
 __device__ inline Eight mask_factors(const DropoutMask& mask, const MaskRow& row, int column) {
   return mask_factors(mask, mask_draws(mask, row, column));
-}
-
-// 2^x, approximate to a unit or two in the last place, flushing subnormals: one instruction.
-__device__ __forceinline__ float exp2_of(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 // Over kLanes neighbouring lanes, the same bits in each; all lanes of the warp must call it.
@@ -380,9 +370,7 @@ struct RowShape {
 
  private:
   // A barrier of the group alone: its neighbours may be rows ahead.
-  static __device__ void wait() {
-    asm volatile("bar.sync %0, %1;" : : "r"(group() + 1), "n"(kThreads) : "memory");
-  }
+  static __device__ void wait() { meet_at<kThreads>(group() + 1); }
 };
 
 template <bool kWhole, int kWarps, int kVectors, class F>

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "cuda/instructions.cuh"
+
 namespace snug::cuda {
 
 // Two values in one register, the first in the low half.
@@ -34,10 +36,6 @@ __device__ __forceinline__ float2 unpacked(uint32_t bits) {
   } else {
     return {__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u)};
   }
-}
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return uint32_t(__cvta_generic_to_shared(p));
 }
 
 template <int kWidth>
@@ -75,12 +73,5 @@ struct QuarterRows {
            ((uint32_t(chunk) ^ column) << 4);
   }
 };
-
-__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
 
 }  // namespace snug::cuda
