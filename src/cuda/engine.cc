@@ -265,10 +265,11 @@ void CudaEngine::update(const OptimizerStep& given, double max_gradient_norm) {
     SNUG_CUDA(cudaMemsetAsync(arena_.base() + layout.gradients.offset, 0, layout.gradients.bytes,
                               gpu_.stream()));
     for (size_t i = 0; i < layout.parameters.size(); ++i) {
-      const size_t outside = layout.parameters[i].outside_gradient;
-      if (outside != kNoOffset) {
-        SNUG_CUDA(cudaMemsetAsync(outside_.base() + outside, 0, fp32_bytes(i), gpu_.stream()));
-      }
+      const ParameterPlace& place = layout.parameters[i];
+      if (place.outside_gradient == kNoOffset) continue;
+      const bool rounded = place.gradient_form == GradientForm::kRounded;
+      SNUG_CUDA(cudaMemsetAsync(outside_.base() + place.outside_gradient, 0,
+                                fp32_bytes(i) / (rounded ? 2 : 1), gpu_.stream()));
     }
   }
   OptimizerStep step = given;

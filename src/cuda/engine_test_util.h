@@ -249,15 +249,9 @@ class CudaEngineTest : public testing::Test {
     }
   }
 
-  // The same bits; or to rounding, where gradients of the only micro-batch lie outside: there they
-  // are fp32, and in the arena bf16, for which products may have another algorithm.
-  static void expect_same(const Curve& outside, const Curve& inside, const Variant& variant) {
-    if (variant.compute == DType::kBF16 && variant.capacity == kWhole &&
-        variant.offload == Offload::kGradients) {
-      return expect_close(outside, inside, 1e-2);
-    }
-    EXPECT_EQ(inside.losses, outside.losses);
-    EXPECT_EQ(inside.weights, outside.weights);
+  static void expect_same(const Curve& a, const Curve& b) {
+    EXPECT_EQ(a.losses, b.losses);
+    EXPECT_EQ(a.weights, b.weights);
   }
 
   std::unique_ptr<Model> model_ = make_model(small_config(), Head::kClassifier);

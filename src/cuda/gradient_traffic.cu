@@ -49,7 +49,9 @@ float4* outside_gradient(const Launch& call, int slot) {
                                    call.layout->parameters[size_t(slot)].outside_gradient);
 }
 
-int64_t vectors(const Tensor& gradient) { return ceil_div(gradient.size(), 4); }
+int64_t vectors(const Tensor& gradient) {
+  return ceil_div(gradient.size() * int64_t(dtype_bytes(gradient.dtype)), sizeof(float4));
+}
 
 unsigned blocks(int64_t vectors) {
   return unsigned(std::clamp<int64_t>(ceil_div(vectors, kBlock), 1, kBlocks));

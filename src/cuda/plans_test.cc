@@ -11,8 +11,7 @@ TEST_F(CudaEngineTest, TwoRunsOfOnePlanAreBitEqual) {
   SNUG_NEEDS_GPU();
   for (const DType compute : {DType::kF32, DType::kBF16, DType::kF16}) {
     const Curve first = on_gpu({300, whole(1), compute}), second = on_gpu({300, whole(1), compute});
-    EXPECT_EQ(first.losses, second.losses);
-    EXPECT_EQ(first.weights, second.weights);
+    expect_same(first, second);
   }
 }
 
@@ -40,8 +39,8 @@ TEST_F(CudaEngineTest, GradientsOfTiedTablesOnTheHostGiveTheSameBits) {
     const Curve inside = on_gpu({.capacity = capacity, .compute = DType::kF32});
     const Curve outside =
         on_gpu({.capacity = capacity, .compute = DType::kF32, .offload = Offload::kGradients});
-    EXPECT_EQ(inside.losses, outside.losses) << capacity;
-    EXPECT_EQ(inside.weights, outside.weights) << capacity;
+    SCOPED_TRACE(capacity);
+    expect_same(outside, inside);
   }
 }
 
@@ -60,7 +59,7 @@ TEST_F(CudaEngineTest, StateAndGradientsOnTheHostGiveTheSameBits) {
         };
         const Curve inside = on_gpu(variant(Offload::kNone));
         for (const Offload offload : {Offload::kState, Offload::kGradients}) {
-          expect_same(on_gpu(variant(offload)), inside, variant(offload));
+          expect_same(on_gpu(variant(offload)), inside);
         }
       }
     }
@@ -97,7 +96,7 @@ TEST_F(CudaEngineTest, ActivationsOnTheHostGiveTheSameBits) {
       for (const Offload offload : {Offload::kNone, Offload::kGradients}) {
         SCOPED_TRACE(testing::Message() << "offload " << int(offload));
         variant.offload = offload;
-        expect_same(on_gpu(variant, 5), inside, variant);
+        expect_same(on_gpu(variant, 5), inside);
       }
     }
   }
@@ -144,8 +143,7 @@ TEST_F(CudaLanguageEngineTest, TwoRunsOfOnePlanAreBitEqual) {
   SNUG_NEEDS_GPU();
   const Curve first = on_gpu({300, whole(1), DType::kBF16}),
               second = on_gpu({300, whole(1), DType::kBF16});
-  EXPECT_EQ(first.losses, second.losses);
-  EXPECT_EQ(first.weights, second.weights);
+  expect_same(first, second);
 }
 
 TEST_F(CudaDistilledEngineTest, OtherPlansAgreeToRounding) {

@@ -45,6 +45,7 @@ struct GraphOptions {
   bool bf16_weights = false;  // trained matrices exist in bf16 alone
   // Parameters' gradients are fetched and stored by segment, see ops/gradient_traffic.h.
   bool gradients_outside = false;
+  bool only_pass = false;  // a step never has more than one micro-batch: these may be rounded
   // What recomputed layers keep is stowed and fetched, see ops/activation_traffic.h.
   bool activations_outside = false;
   // Training begins behind so many frozen layers, with what kPrefix made of the micro-batch's texts

@@ -557,7 +557,12 @@ StepGraph GraphWriter::finish(ValueId loss, ValueId result) {
     fuse_activation_gradients(graph_);
     keep_slopes(graph_);
     if (options_.activations_outside) move_activations_outside(graph_, recompute);
-    if (options_.gradients_outside) move_gradients_outside(graph_);
+    if (options_.gradients_outside) {
+      move_gradients_outside(graph_, [&](int slot) {
+        return options_.only_pass &&
+               model_.parameters()[size_t(slot)].rounds_gradient(options_.compute);
+      });
+    }
   }
   return {std::move(graph_), given_, loss, result};
 }

@@ -24,7 +24,7 @@ void StoreGradient::run(const Call&) const {
   SNUG_CHECK(!"gradients of a CPU run lie in its arena");
 }
 
-void move_gradients_outside(Graph& graph) {
+void move_gradients_outside(Graph& graph, const std::function<bool(int slot)>& rounded) {
   std::map<std::pair<int, int>, Visit> visits;  // by slot and segment
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     for (ValueId& out : graph.node(n).outputs) {
@@ -32,7 +32,11 @@ void move_gradients_outside(Graph& graph) {
       const Value value = graph.value(out);
       const auto [found, fresh] =
           visits.try_emplace({value.slot, graph.nodes()[n].segment}, Visit{n, n, kNoValue});
-      if (fresh) found->second.gradient = graph.add_value(value.name, value.desc);
+      if (fresh) {
+        TensorDesc desc = value.desc;
+        if (rounded(value.slot)) desc.dtype = DType::kBF16;
+        found->second.gradient = graph.add_value(value.name, desc);
+      }
       found->second.last = n;
       out = found->second.gradient;
     }
@@ -46,11 +50,14 @@ void move_gradients_outside(Graph& graph) {
   for (const auto& [at, visit] : visits) {
     const auto [slot, segment] = at;
     const bool stored_before = visit.first > first_visits.at(slot);
-    before.emplace(visit.first, Node{.op = std::make_shared<FetchGradient>(slot, stored_before),
-                                     .inputs = {},
-                                     .outputs = {visit.gradient},
-                                     .segment = segment,
-                                     .in_forward = false});
+    SNUG_CHECK(!stored_before || !rounded(slot));
+    if (!rounded(slot)) {
+      before.emplace(visit.first, Node{.op = std::make_shared<FetchGradient>(slot, stored_before),
+                                       .inputs = {},
+                                       .outputs = {visit.gradient},
+                                       .segment = segment,
+                                       .in_forward = false});
+    }
     behind.emplace(visit.last, Node{.op = std::make_shared<StoreGradient>(slot),
                                     .inputs = {visit.gradient},
                                     .outputs = {},

@@ -3,6 +3,8 @@
 // (outside_gradient in plan/arena_layout.h).
 #pragma once
 
+#include <functional>
+
 #include "graph/graph.h"
 
 namespace snug {
@@ -31,7 +33,8 @@ class StoreGradient final : public Op {
 };
 
 // Rewrites a finished step graph: the gradients of parameters become transient, between a fetch and
-// a store in every segment whose backward adds to them.
-void move_gradients_outside(Graph& graph);
+// a store in every segment whose backward adds to them. Those of slots that are `rounded` have no
+// fetch: the only micro-batch of a step writes them, in bf16.
+void move_gradients_outside(Graph& graph, const std::function<bool(int slot)>& rounded);
 
 }  // namespace snug

@@ -37,7 +37,7 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   };
   const auto gradient_form = [&](const Parameter& p) {
     if (!is_trained(p) || !p.rounds_gradient(needs.compute)) return GradientForm::kExact;
-    return needs.only_pass && !gradient_outside(p) ? GradientForm::kRounded : GradientForm::kRounds;
+    return needs.only_pass ? GradientForm::kRounded : GradientForm::kRounds;
   };
   // Products read the copy; the weight itself is for the update alone.
   const auto weight_outside = [&](const Parameter& p) {
@@ -58,6 +58,9 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   const auto weight_bytes = [&](const Parameter& p) {
     return is_split(p) ? exact_bytes(p) / 2 : exact_bytes(p);
   };
+  const auto gradient_bytes = [&](const Parameter& p) {
+    return gradient_form(p) == GradientForm::kRounded ? exact_bytes(p) / 2 : exact_bytes(p);
+  };
   place(layout.trained, &ParameterPlace::weight, [&](const Parameter& p) {
     return is_trained(p) && !is_half(p) && !weight_outside(p) ? weight_bytes(p) : 0;
   });
@@ -75,8 +78,7 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
     at.gradient_form = gradient_form(parameters[i]);
   }
   place(layout.gradients, &ParameterPlace::gradient, [&](const Parameter& p) {
-    if (!is_trained(p) || gradient_outside(p)) return size_t{0};
-    return gradient_form(p) == GradientForm::kRounded ? exact_bytes(p) / 2 : exact_bytes(p);
+    return is_trained(p) && !gradient_outside(p) ? gradient_bytes(p) : 0;
   });
   place(layout.states, &ParameterPlace::state, [&](const Parameter& p) {
     return is_trained(p) && !state_outside(p) ? state_bytes(needs.optimizer, p) : 0;
@@ -105,7 +107,7 @@ ArenaLayout lay_out_arena(const ParameterTable& parameters, const ArenaNeeds& ne
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& p = parameters[i];
     if (weight_outside(p)) put(layout.parameters[i].outside_weight, weight_bytes(p));
-    if (gradient_outside(p)) put(layout.parameters[i].outside_gradient, exact_bytes(p));
+    if (gradient_outside(p)) put(layout.parameters[i].outside_gradient, gradient_bytes(p));
     if (state_outside(p)) put(layout.parameters[i].outside_state, state_bytes(needs.optimizer, p));
   }
   for (const size_t bytes : needs.stowed_bytes) put(layout.stowed.emplace_back(), bytes);

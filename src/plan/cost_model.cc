@@ -82,17 +82,26 @@ double micro_batches(const Workload& workload, int64_t capacity) {
 
 // Bytes of each trained parameter go over the bus, or to a file and back, once an update or once a
 // micro-batch.
-double offload_seconds(const PlanRequest& request, Offload offload, double passes) {
+double offload_seconds(const PlanRequest& request, Offload offload, int64_t capacity,
+                       double passes) {
   if (offload == Offload::kNone) return 0;
   const bool cpu = request.device.kind == DeviceKind::kCpu;
   const double parameters = double(trained_count(request.model->parameters())),
                rate = cpu ? kFileBytesPerSecond : kBusBytesPerSecond;
   // Moments, and beside a GPU the weight or its lower half, there and back.
-  double bytes = cpu ? 16 : request.graph.compute == DType::kBF16 ? 20 : 24;
+  double bytes = (cpu ? 16 : request.graph.compute == DType::kBF16 ? 20 : 24) * parameters;
   if (offload == Offload::kGradients) {
-    bytes += 8 + 8 * passes;  // for the norm and the update; fetched and stored
+    double gradients = 4 * parameters;
+    for (const Parameter& p : request.model->parameters()) {
+      const bool rounded =
+          capacity >= request.workload.step_tokens && p.rounds_gradient(request.graph.compute);
+      if (rounded) gradients -= 2 * double(p.size());
+    }
+    // Read for the norm and by the update; stored by each micro-batch, fetched by all but the
+    // first.
+    bytes += (2 + passes + (passes - 1)) * gradients;
   }
-  return bytes * parameters / rate;
+  return bytes / rate;
 }
 
 // What recomputed layers keep goes over the bus while other layers are computed: what takes longer
@@ -238,7 +247,7 @@ double step_seconds(const PlanRequest& request, const Speed& speed, const PlanCh
     seconds += passes * speed.chunk * double((targets + choice.head_chunk - 1) / choice.head_chunk);
   }
   if (choice.converts_weights) seconds += passes * speed.conversion;
-  return seconds + offload_seconds(request, choice.offload, passes) +
+  return seconds + offload_seconds(request, choice.offload, capacity, passes) +
          stowing_seconds(request, speed, choice, tokens, passes) + keeping_seconds(request);
 }
 

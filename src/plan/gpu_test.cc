@@ -133,6 +133,36 @@ TEST(GpuProfile, TheHostTakesWhatTheUpdateAloneNeeds) {
   EXPECT_NE(make_plan(request).choice.offload, Offload::kGradients);
 }
 
+// Gradients of matrices lie there in bf16 where a step is one micro-batch, which fetches none of
+// them.
+TEST(GpuProfile, TheHostTakesRoundedGradientsOfAWholeStep) {
+  const auto model = bert(1000, 256);
+  uint64_t matrices = 0;
+  for (const Parameter& p : model->parameters()) matrices += p.is_matrix() ? uint64_t(p.size()) : 0;
+  PlanRequest request = test_request(
+      *model, {.batch_size = 2, .longest = 128, .step_tokens = 256, .mean_length = 128});
+  request.graph.compute = DType::kBF16;
+  request.budget_bytes = uint64_t{40} << 30;
+  request.pinned_offload = Offload::kGradients;
+  request.pinned_recompute = Recomputation();
+  complete_for_gpu(request, 0);
+  const auto with_capacity = [&](int64_t tokens) {
+    request.pinned_capacity = tokens;
+    return make_plan(request);
+  };
+  const Plan whole = with_capacity(256), halves = with_capacity(128);
+  EXPECT_NEAR(double(halves.layout.outside_bytes - whole.layout.outside_bytes),
+              2.0 * double(matrices), 4096.0 * double(model->parameters().size()));
+  const auto nodes = [](const Plan& plan, std::string_view name) {
+    return std::ranges::count_if(plan.step->graph.nodes(),
+                                 [&](const Node& node) { return node.op->name() == name; });
+  };
+  EXPECT_EQ(nodes(whole, "store_gradient"), nodes(halves, "store_gradient"));
+  EXPECT_EQ(
+      nodes(halves, "fetch_gradient") - nodes(whole, "fetch_gradient"),
+      std::ranges::count_if(model->parameters(), [](const Parameter& p) { return p.is_matrix(); }));
+}
+
 // A layer that is recomputed whole keeps one value a token and feature: two layers' worth and what
 // is on its way stays.
 TEST(GpuProfile, TheHostTakesWhatRecomputedLayersKeep) {

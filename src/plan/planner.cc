@@ -259,10 +259,11 @@ class Search {
   }
 
   // Few are kept: they would be the largest thing in a small process, and are quickly built again.
-  std::shared_ptr<const StepGraph> step_graph(const PlanChoice& choice) {
-    if (steps_.size() >= kGraphsKept && !steps_.contains(choice)) steps_.clear();
-    auto& found = steps_[choice];
-    if (!found) found = build(choice, request_.graph.purpose);
+  std::shared_ptr<const StepGraph> step_graph(const PlanChoice& choice, bool only_pass) {
+    const std::pair key(choice, only_pass);
+    if (steps_.size() >= kGraphsKept && !steps_.contains(key)) steps_.clear();
+    auto& found = steps_[key];
+    if (!found) found = build(choice, request_.graph.purpose, only_pass);
     return found;
   }
   // Whatever is recomputed.
@@ -275,13 +276,15 @@ class Search {
     if (!prefix_) prefix_ = build({}, Purpose::kPrefix);
     return prefix_;
   }
-  std::shared_ptr<const StepGraph> build(const PlanChoice& choice, Purpose purpose) const {
+  std::shared_ptr<const StepGraph> build(const PlanChoice& choice, Purpose purpose,
+                                         bool only_pass = false) const {
     GraphOptions options = request_.graph;
     options.purpose = purpose;
     options.recompute = choice.recompute;
     options.head_chunk = choice.head_chunk;
     options.converts_weights = choice.converts_weights;
     options.gradients_outside = choice.offload == Offload::kGradients;
+    options.only_pass = only_pass;
     options.activations_outside = choice.activations_outside;
     options.bf16_weights = training() && request_.optimizer == Optimizer::kAdamWBf16;
     return std::make_shared<StepGraph>(request_.model->build(options));
@@ -312,7 +315,8 @@ class Search {
     plan.layers = request_.model->layers();
     plan.kept_layers = request_.graph.kept_layers;
     plan.micro_batches = (request_.workload.step_tokens + capacity - 1) / capacity;
-    plan.step = step_graph(choice);
+    // Where gradients are in the arena the graph is the same.
+    plan.step = step_graph(choice, plan.only_pass() && choice.offload == Offload::kGradients);
     plan.step_memory = memory_of(*plan.step);
     size_t transient = plan.step_memory.bytes;
     if (training()) {
@@ -508,7 +512,8 @@ class Search {
   Speed speed_;
   std::vector<Recomputation> ladder_;
   Candidate smallest_;
-  std::map<PlanChoice, std::shared_ptr<const StepGraph>> steps_;
+  std::map<std::pair<PlanChoice, bool>, std::shared_ptr<const StepGraph>>
+      steps_;  // the only pass of a step or not
   std::map<std::pair<int64_t, bool>, std::shared_ptr<const StepGraph>>
       scorings_;  // by chunk and conversion
   std::shared_ptr<const StepGraph> prefix_;

@@ -131,23 +131,27 @@ TEST(UpdateTable, SplitWeightsTakeNoMemoryForCopies) {
   EXPECT_NEAR(double(outside(DType::kF16) - outside(DType::kBF16)), 2 * matrices, 2 * 4096);
 }
 
-// Of matrices in bf16, whatever the plan; but only where nothing is added to them do they lie so.
+// Of matrices in bf16, whatever the plan; but only where nothing is added to them do they lie so,
+// in the arena or outside.
 TEST(UpdateTable, GradientsOfTheOnlyPassTakeHalf) {
   const ParameterTable table = some_parameters();
   const auto layout = [&](const ArenaNeeds& needs) { return lay_out_arena(table, needs); };
-  const ArenaLayout added = layout({.compute = DType::kBF16}),
-                    only = layout({.compute = DType::kBF16, .only_pass = true}),
-                    outside = layout({.compute = DType::kBF16,
-                                      .offload = Offload::kGradients,
-                                      .only_pass = true});
-  EXPECT_NEAR(double(added.gradients.bytes - only.gradients.bytes), 2.0 * (120 * 40 + 257 * 129),
-              512);
+  const auto bf16 = [&](Offload offload, bool only_pass) {
+    return layout({.compute = DType::kBF16, .offload = offload, .only_pass = only_pass});
+  };
+  const ArenaLayout added = bf16(Offload::kNone, false), only = bf16(Offload::kNone, true),
+                    outside = bf16(Offload::kGradients, true);
+  const double halves = 2.0 * (120 * 40 + 257 * 129);
+  EXPECT_NEAR(double(added.gradients.bytes - only.gradients.bytes), halves, 512);
+  EXPECT_NEAR(double(bf16(Offload::kGradients, false).outside_bytes - outside.outside_bytes),
+              halves, 2 * 4096);
   for (size_t i = 0; i < table.size(); ++i) {
     const bool rounds = table[i].trained && table[i].is_matrix();
-    const GradientForm in_fp32 = rounds ? GradientForm::kRounds : GradientForm::kExact;
-    EXPECT_EQ(added.parameters[i].gradient_form, in_fp32) << i;
-    EXPECT_EQ(outside.parameters[i].gradient_form, in_fp32) << i;
-    EXPECT_EQ(only.parameters[i].gradient_form, rounds ? GradientForm::kRounded : in_fp32) << i;
+    const GradientForm of_many = rounds ? GradientForm::kRounds : GradientForm::kExact,
+                       of_one = rounds ? GradientForm::kRounded : GradientForm::kExact;
+    EXPECT_EQ(added.parameters[i].gradient_form, of_many) << i;
+    EXPECT_EQ(outside.parameters[i].gradient_form, of_one) << i;
+    EXPECT_EQ(only.parameters[i].gradient_form, of_one) << i;
     for (const DType compute : {DType::kF32, DType::kF16}) {
       EXPECT_EQ(layout({.compute = compute, .only_pass = true}).parameters[i].gradient_form,
                 GradientForm::kExact);

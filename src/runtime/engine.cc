@@ -76,8 +76,12 @@ Block Engine::gradient(size_t parameter) {
 
 Block Engine::exact_gradient(size_t parameter, size_t bytes) {
   const ParameterPlace& place = plan_.layout.parameters[parameter];
-  if (place.gradient_form == GradientForm::kRounded) return converted().at(place.gradient, bytes);
-  return placed(place.gradient, place.outside_gradient, bytes);
+  if (place.gradient_form != GradientForm::kRounded) {
+    return placed(place.gradient, place.outside_gradient, bytes);
+  }
+  const Block halves = placed(place.gradient, place.outside_gradient, bytes / 2);
+  return rounded_.try_emplace(parameter, *halves.memory, DType::kBF16)
+      .first->second.at(halves.offset, bytes);
 }
 
 }  // namespace snug

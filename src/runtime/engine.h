@@ -106,7 +106,9 @@ class Engine {
   Block exact_gradient(size_t parameter, size_t bytes);
 
   std::map<Region, ScatteredMemory> regions_;
-  std::map<size_t, SplitWeights> splits_;  // by parameter
+  // By parameter.
+  std::map<size_t, SplitWeights> splits_;
+  std::map<size_t, ConvertedWeights> rounded_;  // gradients
 };
 
 }  // namespace snug
