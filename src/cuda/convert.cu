@@ -24,8 +24,7 @@ __global__ void __launch_bounds__(kBlock) convert_kernel(const float* x, T* y, i
   for (int i = 0; i < kUnroll; ++i) {
     const int64_t at = begin + (i * kBlock + int(threadIdx.x)) * kFour;
     if (at + kFour <= count) {
-      *reinterpret_cast<uint2*>(y + at) = {pack_pair<T>(values[i].x, values[i].y),
-                                           pack_pair<T>(values[i].z, values[i].w)};
+      *reinterpret_cast<uint2*>(y + at) = packed<T>(values[i]);
     } else {
       for (int64_t j = at; j < count; ++j) y[j] = from_float<T>(x[j]);
     }
@@ -46,10 +45,7 @@ __global__ void __launch_bounds__(kBlock)
   for (int i = 0; i < kUnroll; ++i) {
     const int64_t at = begin + (i * kBlock + int(threadIdx.x)) * kFour;
     if (at + kFour <= count) {
-      const uint2 v = values[i];
-      *reinterpret_cast<float4*>(y + at) = {
-          __uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u),
-          __uint_as_float(v.y << 16), __uint_as_float(v.y & 0xffff0000u)};
+      *reinterpret_cast<float4*>(y + at) = unpacked<__nv_bfloat16>(values[i]);
     } else {
       for (int64_t j = at; j < count; ++j) y[j] = to_float(x[j]);
     }

@@ -15,6 +15,7 @@
 #include "cuda/check.h"
 #include "cuda/instructions.cuh"
 #include "cuda/launch.h"
+#include "cuda/pairs.cuh"
 #include "ops/dropout_mask.h"
 
 namespace snug::cuda {
@@ -43,21 +44,14 @@ __device__ inline Eight unpack(const Packed<float>& packed) {
   for (int i = 0; i < kEight; ++i) eight.at[i] = __uint_as_float(packed.words[i]);
   return eight;
 }
-__device__ inline Eight unpack(const Packed<__nv_bfloat16>& packed) {
+template <class T>
+__device__ inline Eight unpack(const Packed<T>& packed) {
   Eight eight;
 #pragma unroll
   for (int i = 0; i < kEight / 2; ++i) {
-    eight.at[2 * i] = __uint_as_float(packed.words[i] << 16);
-    eight.at[2 * i + 1] = __uint_as_float(packed.words[i] & 0xffff0000u);
-  }
-  return eight;
-}
-__device__ inline Eight unpack(const Packed<__half>& packed) {
-  Eight eight;
-#pragma unroll
-  for (int i = 0; i < kEight / 2; ++i) {
-    eight.at[2 * i] = __half2float(__ushort_as_half(uint16_t(packed.words[i])));
-    eight.at[2 * i + 1] = __half2float(__ushort_as_half(uint16_t(packed.words[i] >> 16)));
+    const float2 pair = unpacked<T>(packed.words[i]);
+    eight.at[2 * i] = pair.x;
+    eight.at[2 * i + 1] = pair.y;
   }
   return eight;
 }
@@ -77,32 +71,18 @@ __device__ inline T from_float(float value) {
   }
 }
 
-// Two elements of a half type in one word.
-template <class T>
-__device__ inline uint32_t pack_pair(float low, float high) {
-  if constexpr (std::is_same_v<T, __half>) {
-    const __half2 pair = __floats2half2_rn(low, high);
-    return uint32_t(__half_as_ushort(__low2half(pair))) |
-           uint32_t(__half_as_ushort(__high2half(pair))) << 16;
-  } else {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return uint32_t(__bfloat16_as_ushort(__low2bfloat16(pair))) |
-           uint32_t(__bfloat16_as_ushort(__high2bfloat16(pair))) << 16;
-  }
-}
-
 template <class T>
 __device__ inline Packed<T> pack(const Eight& eight) {
-  Packed<T> packed;
+  Packed<T> all;
 #pragma unroll
   for (int i = 0; i < Packed<T>::kWords; ++i) {
     if constexpr (sizeof(T) == sizeof(float)) {
-      packed.words[i] = __float_as_uint(eight.at[i]);
+      all.words[i] = __float_as_uint(eight.at[i]);
     } else {
-      packed.words[i] = pack_pair<T>(eight.at[2 * i], eight.at[2 * i + 1]);
+      all.words[i] = packed<T>(eight.at[2 * i], eight.at[2 * i + 1]);
     }
   }
-  return packed;
+  return all;
 }
 
 // Kernels that pass over a tensor begin at its end. Who has just written it began at the beginning,

@@ -3,40 +3,12 @@
 // lie in different banks.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
-#include <cstring>
-#include <type_traits>
 
 #include "cuda/instructions.cuh"
+#include "cuda/pairs.cuh"
 
 namespace snug::cuda {
-
-// Two values in one register, the first in the low half.
-template <class T>
-__device__ __forceinline__ uint32_t packed(float first, float second) {
-  uint32_t bits;
-  if constexpr (std::is_same_v<T, __half>) {
-    const __half2 pair = __floats2half2_rn(first, second);
-    memcpy(&bits, &pair, 4);
-  } else {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
-    memcpy(&bits, &pair, 4);
-  }
-  return bits;
-}
-template <class T>
-__device__ __forceinline__ float2 unpacked(uint32_t bits) {
-  if constexpr (std::is_same_v<T, __half>) {
-    __half2 pair;
-    memcpy(&pair, &bits, 4);
-    return __half22float2(pair);
-  } else {
-    return {__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u)};
-  }
-}
 
 template <int kWidth>
 __device__ __forceinline__ int swizzled_chunk(int row, int chunk) {

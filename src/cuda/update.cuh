@@ -69,7 +69,7 @@ __device__ inline void store_copy(C* copy, int i, const float4& w) {
   if constexpr (sizeof(C) == sizeof(float)) {
     four_at(copy, i) = w;
   } else {
-    *reinterpret_cast<uint2*>(copy + i) = {pack_pair<C>(w.x, w.y), pack_pair<C>(w.z, w.w)};
+    *reinterpret_cast<uint2*>(copy + i) = packed<C>(w);
   }
 }
 
@@ -160,9 +160,7 @@ struct Gradients {
   // From i on, which is a multiple of four.
   __device__ float4 four(int i) const {
     if constexpr (kHalves) {
-      const uint2 pairs = *reinterpret_cast<const uint2*>(at + i);
-      return {__uint_as_float(pairs.x << 16), __uint_as_float(pairs.x & 0xffff0000u),
-              __uint_as_float(pairs.y << 16), __uint_as_float(pairs.y & 0xffff0000u)};
+      return unpacked<__nv_bfloat16>(*reinterpret_cast<const uint2*>(at + i));
     } else {
       const float4 g = four_at(at, i);
       return {read(g.x), read(g.y), read(g.z), read(g.w)};
