@@ -3,7 +3,7 @@
 # the vendor's package from the Python index is unpacked into the folder given, once.
 set -eu
 into=$1
-toolkit=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")
+toolkit=$(nvcc --dryrun -x cu -c /dev/null -o /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p')
 for root in "$toolkit" "$toolkit"/targets/*-linux; do
   if [ -f "$root/include/cublasLt.h" ]; then echo "$root"; exit 0; fi
 done
