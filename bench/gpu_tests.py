@@ -146,7 +146,7 @@ def sanitize():
         for tool, test in ((tool, test) for tool in tools for test in chosen):
             if tool == "racecheck" and test in whole_steps:
                 continue
-            every = EVERY_OF_SLOW if tool == "racecheck" and test in slow else EVERY[tool]
+            every = EVERY_OF_SLOW if tool == "racecheck" and test in slow else "1" if test in whole_steps else EVERY[tool]
             # Ports of their own: by default all would look for one among the same ten.
             port = str(20000 + 16 * (len(kernels) + len(steps)))
             prefix = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(REPORTED), "--require-cuda-init", "no", "--port", port, *SANITIZERS[tool]]

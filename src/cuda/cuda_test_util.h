@@ -38,8 +38,8 @@ inline void copy_to_device(void* to, const void* from, size_t bytes) {
   SNUG_CUDA(cudaDeviceSynchronize());
 }
 
-// With SNUG_EVERY=n every nth case of a process's tests alone is run, for sanitizers, under which
-// all would take hours; null: no sanitizer watches.
+// With SNUG_EVERY=n every nth case of a process's tests alone is run, for sanitizers and the
+// emulated GPU, under which all would take hours; null: nobody watches.
 inline const char* watched_cases() { return std::getenv("SNUG_EVERY"); }
 
 // Whether a test leaves out its next case.
