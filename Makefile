@@ -1,7 +1,7 @@
 # The front door. Every target installs what is missing, builds what is stale and does its job.
 PRESET ?= release
 
-.PHONY: all deps build demo test sanitize fuzz bench cuda format check-format clean
+.PHONY: all deps build demo test sanitize fuzz bench cuda emulated-gpu format check-format clean
 all: build
 
 deps:
@@ -28,6 +28,9 @@ bench: build
 
 cuda: deps
 	@ARCHS="$(ARCHS)" scripts/cuda.sh
+
+emulated-gpu: deps
+	@scripts/emulated-gpu.sh
 
 format: deps
 	@scripts/format.sh -i

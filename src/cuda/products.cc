@@ -315,8 +315,9 @@ void Products::run(const ProductShape& shape, const ProductTensors& tensors,
   if (shape.rows == 0) return;
   const Descriptors descriptors(shape, tensors, tf32_for(shape));
   const Choice& chosen = choice(shape, descriptors, tensors, workspace, stream);
-  SNUG_CUBLAS(descriptors.run(handle_, chosen.algorithm, tensors,
-                              room(chosen.counter_bytes, workspace, stream), stream));
+  check(descriptors.run(handle_, chosen.algorithm, tensors,
+                        room(chosen.counter_bytes, workspace, stream), stream),
+        "cublasLtMatmul");
 }
 
 std::span<std::byte> Products::room(size_t counter_bytes, std::span<std::byte> workspace,

@@ -1,0 +1,50 @@
+# The CUDA sources as C++ for the emulated GPU of tests/emulated_gpu: of CUDA nothing but its headers is needed.
+find_program(NVCC nvcc REQUIRED)
+execute_process(COMMAND ${NVCC} --dryrun -x cu -c /dev/null -o /dev/null ERROR_VARIABLE nvcc_commands)
+string(REGEX MATCH "INCLUDES=\"-I([^\"]+)\"" found_include "${nvcc_commands}")
+find_path(CUDA_INCLUDE cuda_runtime_api.h HINTS ${CMAKE_MATCH_1} REQUIRED)
+find_path(CUBLASLT_INCLUDE cublasLt.h HINTS ${SNUG_CUBLAS}/include ${CUDA_INCLUDE} REQUIRED)
+find_package(Python3 REQUIRED)
+
+# In place of CUDA's run-time library and cuBLASLt.
+add_library(CUDA::cudart_static INTERFACE IMPORTED GLOBAL)
+add_library(snug_cublaslt INTERFACE IMPORTED GLOBAL)
+target_include_directories(CUDA::cudart_static SYSTEM INTERFACE ${CUDA_INCLUDE} ${CUBLASLT_INCLUDE})
+target_link_libraries(CUDA::cudart_static INTERFACE emulated_gpu)
+
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
+
+# Headers of src/cuda are there as translated, but for those that the emulated GPU has instead.
+set(emulated_gpu ${PROJECT_SOURCE_DIR}/tests/emulated_gpu)
+set(translated_headers ${PROJECT_BINARY_DIR}/translated)
+include_directories(BEFORE ${emulated_gpu} ${PROJECT_SOURCE_DIR}/tests ${translated_headers})
+function(translate source out)
+  add_custom_command(OUTPUT ${out} DEPENDS ${source} ${emulated_gpu}/translate.py
+    COMMAND Python3::Interpreter ${emulated_gpu}/translate.py ${source} ${out})
+endfunction()
+
+# Replaces the .cu files in a folder's list of sources by what translate.py makes of them and of the folder's headers.
+function(translate_kernels sources)
+  set(kernels ${${sources}})
+  list(FILTER kernels INCLUDE REGEX "\\.cu$")
+  if(NOT kernels)
+    return()
+  endif()
+  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  set(all ${${sources}})
+  list(REMOVE_ITEM all ${kernels})
+  foreach(kernel ${kernels})
+    translate(${CMAKE_CURRENT_SOURCE_DIR}/${kernel} ${CMAKE_CURRENT_BINARY_DIR}/${kernel}.cc)
+    list(APPEND all ${CMAKE_CURRENT_BINARY_DIR}/${kernel}.cc)
+  endforeach()
+  file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} *.cuh)
+  foreach(header ${headers})
+    if(NOT EXISTS ${emulated_gpu}/${folder}/${header})
+      translate(${CMAKE_CURRENT_SOURCE_DIR}/${header} ${translated_headers}/${folder}/${header})
+      list(APPEND all ${translated_headers}/${folder}/${header})
+    endif()
+  endforeach()
+  file(MAKE_DIRECTORY ${translated_headers}/${folder})
+  set(${sources} ${all} PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,14 @@
+#!/bin/sh
+# The GPU's unit tests, in a share of their cases, and the program from outside, on the emulated GPU of
+# tests/emulated_gpu: nvcc's headers are needed, a GPU is not.
+set -eu
+cd "$(dirname "$0")/.."
+PATH=$PATH:/usr/local/cuda/bin
+export PATH
+command -v nvcc >/dev/null || { echo "error: nvcc is not here; install the CUDA toolkit 12.4 or newer" >&2; exit 1; }
+mkdir -p build-cuda
+cublas=$(scripts/find-cublas.sh "$PWD/build-cuda/cublas")
+cmake --preset emulated-gpu -DSNUG_CUBLAS="$cublas" >/dev/null
+cmake --build --preset emulated-gpu
+SNUG_EVERY=${SNUG_EVERY:-7} OMP_NUM_THREADS=1 ctest --preset emulated-gpu -j2
+SNUG_EMULATED_GPU= SNUG=$PWD/build-emulated-gpu/bin/snug python3 tests/e2e/emulated_gpu_test.py -v
