@@ -11,4 +11,7 @@ cublas=$(scripts/find-cublas.sh "$PWD/build-cuda/cublas")
 cmake --preset emulated-gpu -DSNUG_CUBLAS="$cublas" >/dev/null
 cmake --build --preset emulated-gpu
 SNUG_EVERY=${SNUG_EVERY:-7} OMP_NUM_THREADS=1 ctest --preset emulated-gpu -j2
-SNUG_EMULATED_GPU= SNUG=$PWD/build-emulated-gpu/bin/snug python3 tests/e2e/emulated_gpu_test.py -v
+export SNUG="$PWD/build-emulated-gpu/bin/snug"
+SNUG_EMULATED_GPU="" python3 tests/e2e/emulated_gpu_test.py -v
+# Random techniques and budgets, beside which there is room on the card.
+SNUG_EMULATED_GPU=memory=140GiB SNUG_DEVICE=cuda python3 tests/e2e/combinations_test.py -v BudgetFuzz

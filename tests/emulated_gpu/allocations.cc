@@ -33,7 +33,7 @@ struct Allocation {
 struct Memory {
   std::map<uintptr_t, Allocation> allocations;
   size_t used_bytes = 0;  // of the device, by this process
-  bool has_context = false;
+  bool has_context = false, has_code = false;
   long calls = 0;
 };
 // Stays to the end: static objects of others give their memory back when the process ends.
@@ -52,6 +52,13 @@ cudaError_t take(size_t bytes) {
   if (bytes > free_bytes()) return cudaErrorMemoryAllocation;
   memory().used_bytes += bytes;
   return cudaSuccess;
+}
+
+cudaError_t take_once(bool& taken, size_t bytes) {
+  if (taken) return cudaSuccess;
+  const cudaError_t status = take(bytes);
+  taken = status == cudaSuccess;
+  return status;
 }
 
 size_t taken_by(const Allocation& allocation) {
@@ -118,12 +125,8 @@ cudaError_t give_back_and_answer(void* block, Place place) {
 
 }  // namespace
 
-cudaError_t make_context() {
-  if (memory().has_context) return cudaSuccess;
-  const cudaError_t status = take(device().context_bytes);
-  memory().has_context = status == cudaSuccess;
-  return status;
-}
+cudaError_t make_context() { return take_once(memory().has_context, device().context_bytes); }
+cudaError_t load_code() { return take_once(memory().has_code, device().code_bytes); }
 
 Place place_of(const void* begin, size_t bytes) {
   const auto at = reinterpret_cast<uintptr_t>(begin);

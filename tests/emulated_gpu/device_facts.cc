@@ -84,6 +84,8 @@ void apply(const Setting& setting, Device& device) {
     device.memory_bytes = bytes_in(setting);
   } else if (setting.name == "context") {
     device.context_bytes = bytes_in(setting);
+  } else if (setting.name == "code") {
+    device.code_bytes = bytes_in(setting);
   } else if (setting.name == "neighbours") {
     device.neighbours_bytes = bytes_in(setting);
   } else if (setting.name == "failing_allocation") {

@@ -1,3 +1,4 @@
+#include "emulated_gpu/allocations.h"
 #include "emulated_gpu/device.h"
 
 namespace emulated {
@@ -15,6 +16,7 @@ cudaError_t LaunchOn::submit_kernel(std::function<void()> work) const {
                     blocks.z <= kMostBlocksOfOtherSides && blocks.x % cluster.x == 0;
   if (!fits) return remember(cudaErrorInvalidConfiguration);
   if (shared_bytes > dynamic_shared_limit()) return remember(cudaErrorInvalidValue);
+  if (const cudaError_t status = load_code(); status != cudaSuccess) return remember(status);
   return submit(stream_, std::move(work));
 }
 

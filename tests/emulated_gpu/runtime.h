@@ -18,6 +18,7 @@ struct Device {
   int multiprocessors = 132;
   size_t memory_bytes = size_t{16} << 30;
   size_t context_bytes = size_t{500} << 20;
+  size_t code_bytes = size_t{7} << 20;  // of kernels, loaded with the first
   size_t neighbours_bytes = 0;
   long failing_allocation = 0;  // the nth call of cudaMalloc or cudaMallocHost fails; 0: none
   long failing_work = 0;        // the nth kernel, copy or product does, and all calls behind it
