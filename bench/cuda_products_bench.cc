@@ -1,6 +1,6 @@
 // What the GPU's memory is spent on before snug asks for any, the products of BERT's layers by
-// cuBLASLt, with the workspace of their algorithms and what they clear in a graph, and the ways to
-// do GELU behind them: one JSON line each. With "gelu" as argument the last only.
+// cuBLASLt, with what their algorithms clear in a graph, and the ways to do GELU behind them: one
+// JSON line each. With "gelu" as argument the last only.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/threads.h"
 #include "cuda/check.h"
+#include "cuda/device_timer.h"
 #include "cuda/gelu_product.h"
 #include "cuda/gpu.h"
 #include "cuda/graph_counters.h"
@@ -49,23 +50,16 @@ struct Operands {
 // Milliseconds, the best of some rounds.
 template <class F>
 float time_of(cudaStream_t stream, const F& work) {
-  cudaEvent_t begin, end;
-  SNUG_CUDA(cudaEventCreate(&begin));
-  SNUG_CUDA(cudaEventCreate(&end));
+  DeviceTimer timer(stream);
   constexpr int kRounds = 3, kRuns = 20;
   float best = 0;
   work();
   for (int round = 0; round < kRounds; ++round) {
-    SNUG_CUDA(cudaEventRecord(begin, stream));
+    timer.start();
     for (int i = 0; i < kRuns; ++i) work();
-    SNUG_CUDA(cudaEventRecord(end, stream));
-    SNUG_CUDA(cudaEventSynchronize(end));
-    float milliseconds = 0;
-    SNUG_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
+    const float milliseconds = timer.stop();
     best = round == 0 ? milliseconds : std::min(best, milliseconds);
   }
-  SNUG_CUDA(cudaEventDestroy(begin));
-  SNUG_CUDA(cudaEventDestroy(end));
   return best / kRuns;
 }
 
@@ -215,9 +209,9 @@ void run(bool gelu_only) {
           fmt::print(
               "{{\"product\": {}, \"rows\": {}, \"in\": {}, \"out\": {}, \"ms\": {:.4f}, "
               "\"tflops\": {:.0f}, "
-              "\"workspace\": {}, \"clears\": {}, \"hoisted\": {}}}\n",
-              int(kind), rows, in, out, time, 2e-9 * double(rows * in * out) / time,
-              products.workspace_bytes(shape), clears.bytes, clears.hoisted);
+              "\"clears\": {}, \"hoisted\": {}}}\n",
+              int(kind), rows, in, out, time, 2e-9 * double(rows * in * out) / time, clears.bytes,
+              clears.hoisted);
         }
       }
       fmt::print("{{\"layer\": {}, \"rows\": {}, \"ms\": {:.4f}}}\n", hidden, rows, layer);

@@ -477,25 +477,8 @@ TEST_F(CudaAttention, SpeedIsPrinted) {
                                   .causal = shape.causal};
       CaseTensors tensors(
           {.spec = spec, .lengths = shape.lengths, .more_tokens = 0, .more_sequences = 0}, 1);
-      cudaEvent_t begin, end;
-      SNUG_CUDA(cudaEventCreate(&begin));
-      SNUG_CUDA(cudaEventCreate(&end));
-      const auto median = [&](auto run) {
-        std::vector<float> times;
-        for (int i = 0; i < 70; ++i) {
-          SNUG_CUDA(cudaEventRecord(begin, nullptr));
-          run();
-          SNUG_CUDA(cudaEventRecord(end, nullptr));
-          SNUG_CUDA(cudaEventSynchronize(end));
-          float ms = 0.0f;
-          SNUG_CUDA(cudaEventElapsedTime(&ms, begin, end));
-          if (i >= 20) times.push_back(ms);
-        }
-        std::nth_element(times.begin(), times.begin() + 25, times.end());
-        return double(times[25]);
-      };
-      const double forward = median([&] { tensors.forward(); }),
-                   backward = median([&] { tensors.backward(); });
+      const double forward = cuda::median_milliseconds([&] { tensors.forward(); }),
+                   backward = cuda::median_milliseconds([&] { tensors.backward(); });
       double scores = 0.0;
       for (int n : shape.lengths) {
         scores += double(n) * n * double(shape.heads) * (shape.causal ? 0.5 : 1.0);
@@ -505,8 +488,6 @@ TEST_F(CudaAttention, SpeedIsPrinted) {
           "%-32s dropout %.1f: forward %.4f ms (%.0f TFLOP/s), backward %.4f ms (%.0f TFLOP/s)\n",
           shape.name, double(dropout), forward, 2.0 * product / forward, backward,
           5.0 * product / backward);
-      SNUG_CUDA(cudaEventDestroy(begin));
-      SNUG_CUDA(cudaEventDestroy(end));
     }
   }
 }

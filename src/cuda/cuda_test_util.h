@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cuda/check.h"
+#include "cuda/device_timer.h"
 #include "cuda/gpu.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
@@ -460,21 +461,14 @@ void check_product(CudaCase& c, const OpType& op, const std::vector<ValueId>& in
 template <class F>
 double median_milliseconds(const F& work) {
   constexpr int kWarmups = 3, kRuns = 21;
-  cudaEvent_t begin, end;
-  SNUG_CUDA(cudaEventCreate(&begin));
-  SNUG_CUDA(cudaEventCreate(&end));
+  DeviceTimer timer(nullptr);
   std::vector<float> times;
   for (int run = 0; run < kWarmups + kRuns; ++run) {
-    SNUG_CUDA(cudaEventRecord(begin, nullptr));
+    timer.start();
     work();
-    SNUG_CUDA(cudaEventRecord(end, nullptr));
-    SNUG_CUDA(cudaEventSynchronize(end));
-    float time = 0.0f;
-    SNUG_CUDA(cudaEventElapsedTime(&time, begin, end));
+    const float time = timer.stop();
     if (run >= kWarmups) times.push_back(time);
   }
-  SNUG_CUDA(cudaEventDestroy(begin));
-  SNUG_CUDA(cudaEventDestroy(end));
   std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
   return times[kRuns / 2];
 }

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <span>
 
-#include "cuda/products.h"
+#include "cuda/product.h"
 
 namespace snug::cuda {
 

@@ -102,6 +102,20 @@ std::vector<cudaGraphNode_t> fill_nodes(cudaGraph_t graph) {
   return nodes;
 }
 
+Fills fills_of(cudaStream_t stream, const std::function<void()>& work, GraphCounters* counters) {
+  if (stream == nullptr) return {};
+  SNUG_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  if (counters) counters->begin();
+  work();
+  cudaGraph_t graph = nullptr;
+  SNUG_CUDA(cudaStreamEndCapture(stream, &graph));
+  Fills fills;
+  fills.hoisted = counters ? counters->leading_clears(graph) : 0;
+  fills.left = int64_t(fill_nodes(graph).size()) - fills.hoisted;
+  SNUG_CUDA(cudaGraphDestroy(graph));
+  return fills;
+}
+
 size_t fill_bytes(cudaGraphNode_t node) { return bytes_of(fill_of(node)); }
 
 std::span<std::byte> GraphCounters::take(size_t bytes) {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -38,6 +39,14 @@ class GraphCounters {
   std::span<std::byte> region_;
   size_t used_ = 0;
 };
+
+// What work clears where it is captured into a graph of its own.
+struct Fills {
+  int64_t hoisted = 0;  // where it counts in a slice, first of all
+  int64_t left = 0;
+};
+// Nothing on the null stream, which cannot be captured. Without counters nothing is hoisted.
+Fills fills_of(cudaStream_t stream, const std::function<void()>& work, GraphCounters* counters);
 
 // The nodes of a graph that fill memory.
 std::vector<cudaGraphNode_t> fill_nodes(cudaGraph_t graph);

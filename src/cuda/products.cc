@@ -3,13 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
-#include <vector>
 
 #include "core/error.h"
-#include "core/json.h"
 #include "cuda/check.h"
+#include "cuda/fastest.h"
 #include "cuda/gelu_product.h"
 #include "cuda/gpu.h"
 #include "cuda/graph_counters.h"
@@ -20,28 +17,12 @@ namespace snug::cuda {
 namespace {
 
 constexpr int kCandidates = 64;  // of the library's list, best guess first
-constexpr int kTimedRounds = 3;  // of each; the fastest counts
-constexpr int kRunsOfRound = 4;
-constexpr float kHopeless = 1.2f;  // times the fastest so far: not timed any further
-// Products of so many operations, one after the other, bring a large GPU to its power limit within
-// some 30 ms. There those are fastest that need least energy, which few runs do not show: what
-// comes near the fastest is run on for longer, and what is close then some more times in turn,
-// since clocks drift.
+// Products of so many operations are timed at the power limit, if they are a part of long runs.
 constexpr double kHeavy = 2e10;
-constexpr float kNear = 1.15f, kClose = 1.03f;
-constexpr float kReachLimitMilliseconds = 30, kSettleMilliseconds = 8, kLongMilliseconds = 16;
-constexpr int kTurns = 3;
-// Of such products, orders in which the blocks of a result are computed, besides the algorithm's
-// own: what neighbours read comes from the cache more often. The library suggests none.
+// Of these, orders in which the blocks of a result are computed, besides the algorithm's own: what
+// neighbours read comes from the cache more often. The library suggests none.
 constexpr uint32_t kOrders = 3;
-// What clearing a workspace costs in a graph beyond what it does on a stream: kernels on both sides
-// wait for it (bench/gpu.py kernels). Nothing where the graph clears all counters at its beginning.
-constexpr float kFillMilliseconds = 0.004f;
-constexpr int kCacheVersion = 15;
-// How long a process waits for its turn to time a product, which takes seconds at most: whoever has
-// it for longer was stopped, or hangs. Meanwhile it looks at what others have chosen, since who had
-// the last turn may well get the next one too.
-constexpr std::chrono::milliseconds kPatience(60'000), kLookEvery(50);
+constexpr int kCacheVersion = 16;
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) fail_call(call, cublasLtGetStatusString(status));
@@ -61,113 +42,11 @@ cudaDataType_t data_type(DType dtype) {
   }
 }
 
-class Event {
- public:
-  Event() { SNUG_CUDA(cudaEventCreate(&event_)); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  void record(cudaStream_t stream) { SNUG_CUDA(cudaEventRecord(event_, stream)); }
-  float milliseconds_since(const Event& earlier) const {
-    SNUG_CUDA(cudaEventSynchronize(event_));
-    float milliseconds = 0;
-    SNUG_CUDA(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
-    return milliseconds;
-  }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
 bool capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   SNUG_CUDA(cudaStreamIsCapturing(stream, &status));
   return status != cudaStreamCaptureStatusNone;
 }
-
-// What a run clears in a graph.
-struct Fills {
-  int64_t hoisted = 0;  // where it counts in a slice
-  int64_t left = 0;
-};
-template <class F>
-Fills fills_of(cudaStream_t stream, const F& work, GraphCounters* counters) {
-  if (stream == nullptr) return {};  // in tests; it cannot be captured
-  SNUG_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  if (counters) counters->begin();
-  work();
-  cudaGraph_t graph = nullptr;
-  SNUG_CUDA(cudaStreamEndCapture(stream, &graph));
-  Fills fills;
-  fills.hoisted = counters ? counters->leading_clears(graph) : 0;
-  fills.left = int64_t(fill_nodes(graph).size()) - fills.hoisted;
-  SNUG_CUDA(cudaGraphDestroy(graph));
-  return fills;
-}
-
-// Milliseconds of a run in the fastest of some rounds; 0 where work() returns false. Runs follow
-// each other on the device as they do in a step's graph: one that is not counted keeps it busy
-// meanwhile. One that is hopeless beside `best` (0: there is none) is given up early.
-template <class F>
-float fastest_run(cudaStream_t stream, const F& work, GraphCounters* counters, float best) {
-  if (!work()) return 0;  // loads the kernel
-  Event begin, end;
-  const auto time = [&](int runs) {
-    work();
-    begin.record(stream);
-    for (int run = 0; run < runs; ++run) work();
-    end.record(stream);
-    return end.milliseconds_since(begin) / float(runs);
-  };
-  float fastest = time(1);
-  if (best > 0 && fastest > kHopeless * best) return fastest;
-  for (int round = 0; round < kTimedRounds; ++round) {
-    const float now = time(kRunsOfRound);
-    fastest = round == 0 ? now : std::min(fastest, now);
-  }
-  return fastest + kFillMilliseconds * float(fills_of(stream, work, counters).left);
-}
-
-// Keeps the device busy with runs of `guess` milliseconds each.
-template <class F>
-void run_for(float milliseconds, const F& work, float guess) {
-  for (float left = milliseconds; left > 0; left -= guess) work();
-}
-
-// As fastest_run(), in a long row of runs, `guess` milliseconds each, behind others of that kind.
-template <class F>
-float settled_run(cudaStream_t stream, const F& work, GraphCounters* counters, float guess) {
-  Event begin, end;
-  run_for(kSettleMilliseconds, work, guess);
-  const int runs = std::max(int(kLongMilliseconds / guess), 1);
-  begin.record(stream);
-  for (int run = 0; run < runs; ++run) work();
-  end.record(stream);
-  const float time = end.milliseconds_since(begin) / float(runs);
-  return time + kFillMilliseconds * float(fills_of(stream, work, counters).left);
-}
-
-Json shape_key(const ProductShape& s) {
-  return {int(s.kind), int(s.dtype),     s.rows,        s.in,         s.out,
-          s.bias,      s.accumulate,     int(s.layout), s.out_stride, int(s.gelu),
-          s.overwrite, int(s.gelu_form), s.rounds};
-}
-ProductShape shape_of(const Json& entry) {
-  const auto number = [&](size_t i) { return entry.at(i).get<int>(); };
-  return {ProductKind(number(0)),
-          DType(number(1)),
-          entry.at(2),
-          entry.at(3),
-          entry.at(4),
-          entry.at(5),
-          entry.at(6),
-          WeightLayout(number(7)),
-          entry.at(8),
-          ProductGelu(number(9)),
-          entry.at(10),
-          Activation(number(11)),
-          entry.at(12)};
-}
-constexpr size_t kShapeFields = 13;
 
 // The shape that a choice is made for. By slopes as by arguments of the erf form, which has the
 // same ways: so results do not depend on which of the two is kept.
@@ -176,6 +55,18 @@ ProductShape chosen_as(ProductShape shape) {
   if (keeps) shape.gelu = ProductGelu::kKeeps;
   if (keeps || shape.gelu_form == Activation::kKeptSlope) shape.gelu_form = Activation::kGelu;
   return shape;
+}
+
+std::optional<std::filesystem::path> choices_file(const Gpu& gpu,
+                                                  const std::filesystem::path& folder,
+                                                  bool allow_tf32) {
+  if (folder.empty()) return std::nullopt;
+  std::string model = gpu.model();
+  std::replace_if(
+      model.begin(), model.end(),
+      [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '-');
+  return folder / fmt::format("products-{}-{}-{}{}-v{}.jsonl", model, gpu.multiprocessors(),
+                              cublasLtGetVersion(), allow_tf32 ? "-tf32" : "", kCacheVersion);
 }
 
 // A factor as the library sees it.
@@ -199,7 +90,7 @@ bool may_fuse_gelu(const ProductShape& shape) {
 // c, and every product is computed transposed: the result's columns come from its first factor.
 class Products::Descriptors {
  public:
-  Descriptors(const ProductShape& shape, const ProductTensors& tensors, bool tf32) {
+  Descriptors(const ProductShape& shape, const ProductTensors& tensors, bool allow_tf32) {
     const bool forward = shape.kind == ProductKind::kForward,
                weights = shape.kind == ProductKind::kWeightGradient;
     const bool in_out = shape.layout == WeightLayout::kInOut;
@@ -207,7 +98,9 @@ class Products::Descriptors {
                   out_stride = shape.out_stride > 0 ? shape.out_stride : out;
     const cudaDataType_t type = data_type(shape.dtype);
     integers = shape.dtype == DType::kI8;
-    const cublasComputeType_t floats = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    const cublasComputeType_t floats = allow_tf32 && shape.dtype == DType::kF32
+                                           ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                           : CUBLAS_COMPUTE_32F;
     SNUG_CUBLAS(cublasLtMatmulDescCreate(&product, integers ? CUBLAS_COMPUTE_32I : floats,
                                          integers ? CUDA_R_32I : CUDA_R_32F));
     const Factor x = {in, rows, in}, y = {out, rows, out_stride},
@@ -283,8 +176,8 @@ class Products::Descriptors {
   }
 };
 
-Products::Products(const Gpu& gpu, std::filesystem::path cache_folder, bool allow_tf32)
-    : tf32_(allow_tf32) {
+Products::Products(const Gpu& gpu, const std::filesystem::path& cache_folder, bool allow_tf32)
+    : tf32_(allow_tf32), choices_(choices_file(gpu, cache_folder, allow_tf32)) {
   SNUG_CUBLAS(cublasLtCreate(&handle_));
   SNUG_CUBLAS(cublasLtMatmulPreferenceCreate(&preference_));
   const size_t workspace = kProductWorkspaceBytes;
@@ -294,15 +187,6 @@ Products::Products(const Gpu& gpu, std::filesystem::path cache_folder, bool allo
   const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   SNUG_CUBLAS(cublasLtMatmulPreferenceSetAttribute(
       preference_, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions)));
-  if (cache_folder.empty()) return;
-  std::string model = gpu.model();
-  std::replace_if(
-      model.begin(), model.end(),
-      [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '-');
-  lines_.emplace(cache_folder / fmt::format("products-{}-{}-{}{}-v{}.jsonl", model,
-                                            gpu.multiprocessors(), cublasLtGetVersion(),
-                                            allow_tf32 ? "-tf32" : "", kCacheVersion));
-  take_in();
 }
 
 Products::~Products() {
@@ -313,10 +197,14 @@ Products::~Products() {
 void Products::run(const ProductShape& shape, const ProductTensors& tensors,
                    std::span<std::byte> workspace, cudaStream_t stream) {
   if (shape.rows == 0) return;
-  const Descriptors descriptors(shape, tensors, tf32_for(shape));
-  const Choice& chosen = choice(shape, descriptors, tensors, workspace, stream);
-  check(descriptors.run(handle_, chosen.algorithm, tensors,
-                        room(chosen.counter_bytes, workspace, stream), stream),
+  const Descriptors descriptors(shape, tensors, tf32_);
+  const ProductAlgorithm* const chosen = algorithm(shape, descriptors, tensors, workspace, stream);
+  if (!chosen) {
+    fail(ErrorKind::kDevice, "cuBLASLt has no algorithm for a product of {} x {} x {} in {}",
+         shape.rows, shape.in, shape.out, dtype_name(shape.dtype));
+  }
+  check(descriptors.run(handle_, chosen->algorithm, tensors,
+                        room(chosen->counter_bytes, workspace, stream), stream),
         "cublasLtMatmul");
 }
 
@@ -330,11 +218,11 @@ std::span<std::byte> Products::room(size_t counter_bytes, std::span<std::byte> w
 void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& tensors,
                              std::span<std::byte> workspace, cudaStream_t stream,
                              const BehindProduct& behind) {
-  const auto do_it = [&](Way way, PendingSums* pending) {
+  const auto do_it = [&](ProductWay way, PendingSums* pending) {
     ProductTensors first = tensors;
     first.pending = pending;
-    if (way == Way::kOwn) return launch_gelu_product(shape, first, workspace, stream);
-    if (way == Way::kLibrary) {
+    if (way == ProductWay::kOwn) return launch_gelu_product(shape, first, workspace, stream);
+    if (way == ProductWay::kLibrary) {
       run(shape, tensors, workspace, stream);
       return behind.with_gelu();
     }
@@ -345,71 +233,48 @@ void Products::run_with_gelu(const ProductShape& shape, const ProductTensors& te
     run(plain, first, workspace, stream);
     behind.without_gelu();
   };
-  const Ways there = {.library = shape.rows > 0 && may_fuse_gelu(shape),
-                      .own = has_gelu_product(shape, workspace.size())};
-  const Way way = fastest_way(shape, there, tensors, workspace, stream,
-                              [&](Way timed) { do_it(timed, nullptr); });
+  const ProductWay way = fastest_way(shape, tensors, workspace, stream,
+                                     [&](ProductWay timed) { do_it(timed, nullptr); });
   do_it(way, tensors.pending);
 }
 
-const Products::Choice& Products::choice(const ProductShape& shape, const Descriptors& descriptors,
-                                         const ProductTensors& tensors,
-                                         std::span<std::byte> workspace, cudaStream_t stream) {
-  const Choice* found = known(shape);
-  SharedLines::Turn turn;
-  if (!found) {
-    SNUG_CHECK(!capturing(stream));  // shapes are met once before their graph is captured
-    turn = turn_for(shape);
-    found = known(shape);
-  }
-  if (!found) {
-    const std::optional<Choice> best = measure(shape, descriptors, tensors, workspace, stream);
-    if (!best) {
-      fail(ErrorKind::kDevice, "cuBLASLt has no algorithm for a product of {} x {} x {} in {}",
-           shape.rows, shape.in, shape.out, dtype_name(shape.dtype));
-    }
-    found = &remember(shape, *best);
-  }
-  SNUG_CHECK(found->way == Way::kLibrary);
-  return *found;
+const ProductAlgorithm* Products::algorithm(const ProductShape& shape,
+                                            const Descriptors& descriptors,
+                                            const ProductTensors& tensors,
+                                            std::span<std::byte> workspace, cudaStream_t stream) {
+  if (const ProductAlgorithm* const known = choices_.algorithm(shape)) return known;
+  SNUG_CHECK(!capturing(stream));  // shapes are met once before their graph is captured
+  const SharedLines::Turn turn = choices_.turn([&] { return choices_.algorithm(shape); });
+  if (const ProductAlgorithm* const known = choices_.algorithm(shape)) return known;
+  const auto best = measure(shape, descriptors, tensors, workspace, stream);
+  return best ? &choices_.keep(shape, *best) : nullptr;
 }
 
-Products::Way Products::fastest_way(const ProductShape& shape, Ways there,
-                                    const ProductTensors& tensors, std::span<std::byte> workspace,
-                                    cudaStream_t stream, const std::function<void(Way)>& do_it) {
-  if (!there.own && !there.library) return Way::kApart;
-  const ProductShape fused = chosen_as(shape);
-  const auto usable = [&](const Choice* choice) {
-    return choice && (there.own || choice->way != Way::kOwn);
-  };
-  if (const Choice* found = known(fused); usable(found)) return found->way;
+ProductWay Products::fastest_way(const ProductShape& shape, const ProductTensors& tensors,
+                                 std::span<std::byte> workspace, cudaStream_t stream,
+                                 const std::function<void(ProductWay)>& do_it) {
+  const bool library = shape.rows > 0 && may_fuse_gelu(shape),
+             own = has_gelu_product(shape, workspace.size());
+  if (!library && !own) return ProductWay::kApart;
+  const FusedProduct fused = {chosen_as(shape), own};
+  if (const ProductWay* const known = choices_.way(fused)) return *known;
   SNUG_CHECK(!capturing(stream));
-  do_it(Way::kApart);  // chooses the product's algorithm, in a turn of its own
-  const SharedLines::Turn turn = turn_for(fused);
-  const Choice* const found = known(fused);
-  if (usable(found)) return found->way;
-  const bool is_new = !found;  // else it stays on disk for those who have our kernel
-  std::vector<Way> ways = {Way::kApart};
-  if (there.library) {
-    if (const auto one = measure(fused, Descriptors(fused, tensors, tf32_for(fused)), tensors,
-                                 workspace, stream)) {
-      choices_[fused] = *one;  // for do_it()
-      ways.push_back(Way::kLibrary);
+  // The library's algorithms are chosen first, each in a turn of its own.
+  do_it(ProductWay::kApart);
+  std::vector<ProductWay> ways = {ProductWay::kApart};
+  if (library) {
+    const Descriptors descriptors(shape, tensors, tf32_);
+    if (algorithm(shape, descriptors, tensors, workspace, stream)) {
+      ways.push_back(ProductWay::kLibrary);
     }
   }
-  if (there.own) ways.push_back(Way::kOwn);
+  if (own) ways.push_back(ProductWay::kOwn);
+  const SharedLines::Turn turn = choices_.turn([&] { return choices_.way(fused); });
+  if (const ProductWay* const known = choices_.way(fused)) return *known;
   give_numbers(shape, tensors, stream);
-  const Fastest best =
-      fastest_of(ways.size(), fused, stream, [&](size_t i) { return do_it(ways[i]), true; });
-  Choice chosen = choices_[fused];
-  chosen.way = ways[best.way];
-  if (is_new) {
-    choices_.erase(fused);
-    const Choice& kept = remember(fused, chosen);
-    if (usable(&kept)) return kept.way;
-  }
-  choices_[fused] = chosen;
-  return chosen.way;
+  const Fastest best = fastest_of(ways.size(), contest(shape, stream),
+                                  [&](size_t i) { return do_it(ways[i]), true; });
+  return choices_.keep(fused, ways[best.way]);
 }
 
 // Overwrites factors that are said to be free.
@@ -430,54 +295,11 @@ void Products::give_numbers(const ProductShape& shape, const ProductTensors& ten
   }
 }
 
-Products::Fastest Products::fastest_of(size_t ways, const ProductShape& shape, cudaStream_t stream,
-                                       const std::function<bool(size_t)>& do_it) const {
-  std::vector<float> times(ways);
-  Fastest best;
-  const auto take = [&](size_t i) {
-    if (times[i] > 0 && (best.milliseconds == 0 || times[i] < best.milliseconds)) {
-      best = {i, times[i]};
-    }
-  };
-  for (size_t i = 0; i < ways; ++i) {
-    times[i] = fastest_run(
-        stream, [&] { return do_it(i); }, counters_, best.milliseconds);
-    take(i);
-  }
-  if (!is_heavy(shape) || best.milliseconds == 0) return best;
-  const auto within = [&](float share) {
-    std::vector<size_t> list;
-    for (size_t i = 0; i < ways; ++i) {
-      if (times[i] > 0 && times[i] <= share * best.milliseconds) list.push_back(i);
-    }
-    return list;
-  };
-  const auto settled = [&](size_t i) {
-    return settled_run(
-        stream, [&] { return do_it(i); }, counters_, best.milliseconds);
-  };
-  const std::vector<size_t> near = within(kNear);
-  if (near.size() < 2) return best;
-  run_for(
-      kReachLimitMilliseconds, [&] { do_it(best.way); }, best.milliseconds);
-  std::ranges::fill(times, 0.0f);
-  for (const size_t i : near) times[i] = settled(i);
-  best = {};
-  for (const size_t i : near) take(i);
-  const std::vector<size_t> close = within(kClose);
-  if (close.size() < 2) return best;
-  for (int turn = 0; turn < kTurns; ++turn) {
-    for (const size_t i : close) times[i] += settled(i);
-  }
-  best = {};
-  for (const size_t i : close) take(i);
-  best.milliseconds /= 1 + kTurns;
-  return best;
-}
-
-bool Products::is_heavy(const ProductShape& shape) const {
-  return timing_.long_runs &&
-         2.0 * double(shape.rows) * double(shape.in) * double(shape.out) >= kHeavy;
+Contest Products::contest(const ProductShape& shape, cudaStream_t stream) const {
+  const double operations = 2.0 * double(shape.rows) * double(shape.in) * double(shape.out);
+  return {.stream = stream,
+          .counters = counters_,
+          .at_power_limit = timing_.long_runs && operations >= kHeavy};
 }
 
 void Products::add_orders(const Descriptors& d,
@@ -498,7 +320,7 @@ void Products::add_orders(const Descriptors& d,
   }
 }
 
-std::optional<Products::Choice> Products::measure(const ProductShape& shape, const Descriptors& d,
+std::optional<ProductAlgorithm> Products::measure(const ProductShape& shape, const Descriptors& d,
                                                   const ProductTensors& tensors,
                                                   std::span<std::byte> workspace,
                                                   cudaStream_t stream) const {
@@ -509,7 +331,8 @@ std::optional<Products::Choice> Products::measure(const ProductShape& shape, con
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   candidates.resize(size_t(count));
-  if (is_heavy(shape)) add_orders(d, candidates);
+  const Contest contest = this->contest(shape, stream);
+  if (contest.at_power_limit) add_orders(d, candidates);
   give_numbers(shape, tensors, stream);
   const auto counter_bytes = [&](size_t i) {
     const size_t bytes = candidates[i].workspaceSize;
@@ -523,78 +346,14 @@ std::optional<Products::Choice> Products::measure(const ProductShape& shape, con
     return d.run(handle_, candidate.algo, tensors, room(counter_bytes(i), workspace, stream),
                  stream) == CUBLAS_STATUS_SUCCESS;
   };
-  const Fastest best = fastest_of(candidates.size(), shape, stream, do_it);
+  const Fastest best = fastest_of(candidates.size(), contest, do_it);
   if (best.milliseconds == 0) return std::nullopt;
-  Choice chosen{.algorithm = candidates[best.way].algo,
-                .workspace_bytes = candidates[best.way].workspaceSize};
+  ProductAlgorithm chosen{.algorithm = candidates[best.way].algo};
   bool done = false;
   const Fills fills = fills_of(
       stream, [&] { done = do_it(best.way); }, counters_);
   if (done && fills.hoisted == 1 && fills.left == 0) chosen.counter_bytes = counter_bytes(best.way);
   return chosen;
-}
-
-size_t Products::workspace_bytes(const ProductShape& shape) const {
-  const Choice* const found = known(shape);
-  return found ? found->workspace_bytes : 0;
-}
-
-const Products::Choice* Products::known(const ProductShape& shape) const {
-  const auto found = choices_.find(shape);
-  return found == choices_.end() ? nullptr : &found->second;
-}
-
-// The file is a convenience: a line that is no choice counts for nothing. Of two for one shape the
-// first counts, so that who used it gets the same bits again.
-void Products::take_in() {
-  if (!lines_) return;
-  for (const std::string& line : lines_->fresh()) {
-    try {
-      const Json entry = Json::parse(line);
-      const int way = entry.at(kShapeFields);
-      if (way < int(Way::kApart) || way > int(Way::kOwn)) continue;
-      Choice choice{.way = Way(way), .counter_bytes = entry.at(kShapeFields + 1)};
-      for (size_t i = 0; i < std::size(choice.algorithm.data); ++i) {
-        choice.algorithm.data[i] = entry.at(kShapeFields + 2 + i).get<uint64_t>();
-      }
-      choices_.try_emplace(shape_of(entry), choice);
-    } catch (const Json::exception&) {
-      continue;
-    }
-  }
-}
-
-SharedLines::Turn Products::turn_for(const ProductShape& shape) {
-  SharedLines::Turn turn;
-  if (!lines_) return turn;
-  using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + kPatience;
-  for (bool again = true; again;) {
-    const auto start = Clock::now();
-    turn = lines_->hold(kLookEvery);
-    const auto now = Clock::now();
-    take_in();
-    // It comes back sooner where the file system knows no locks.
-    again = !turn.held() && !known(shape) && now - start >= kLookEvery && now < end;
-  }
-  return turn;
-}
-
-const Products::Choice& Products::remember(const ProductShape& shape, const Choice& measured) {
-  if (lines_) {
-    Json entry = shape_key(shape);
-    entry.push_back(int(measured.way));
-    entry.push_back(measured.counter_bytes);
-    for (const uint64_t word : measured.algorithm.data) entry.push_back(word);
-    lines_->add(entry.dump());
-    take_in();  // without a turn another may have been first
-  }
-  Choice& kept = choices_.try_emplace(shape, measured).first->second;
-  // What is not on disk, where the line is ours or says the same.
-  if (std::ranges::equal(kept.algorithm.data, measured.algorithm.data)) {
-    kept.workspace_bytes = measured.workspace_bytes;
-  }
-  return kept;
 }
 
 }  // namespace snug::cuda

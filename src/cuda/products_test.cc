@@ -398,7 +398,7 @@ TEST(CudaProducts, RunsAtOnceChooseOnce) {
   other.join();
   std::multiset<int64_t> chosen;
   for (const std::string& line : folder.lines()) {
-    chosen.insert(Json::parse(line).at(2).get<int64_t>());  // rows
+    chosen.insert(Json::parse(line).at("product").at(2).get<int64_t>());  // rows
   }
   EXPECT_EQ(chosen, (std::multiset<int64_t>{64, 128, 192}));
 }
