@@ -50,6 +50,19 @@ inline bool leaves_out_case() {
   return every != nullptr && count++ % std::max(1, std::atoi(every)) != 0;
 }
 
+// Types that this card computes in: those before 8.0 know no bf16.
+inline const std::vector<DType>& types_here() {
+  static const std::vector<DType> types = Gpu("cuda").has_bf16()
+                                              ? std::vector{DType::kF32, DType::kBF16, DType::kF16}
+                                              : std::vector{DType::kF32, DType::kF16};
+  return types;
+}
+inline bool has_type(DType dtype) {
+  return std::ranges::find(types_here(), dtype) != types_here().end();
+}
+// The half type to compute in.
+inline DType half_here() { return has_type(DType::kBF16) ? DType::kBF16 : DType::kF16; }
+
 // Bytes on the device between two guards. A sanitizer sees more where nothing lies behind them.
 class DeviceBytes {
  public:

@@ -13,7 +13,6 @@
 namespace snug::cuda {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 const std::vector<std::vector<int>> kBatches = {{1}, {2, 1}, {100, 20, 7}, {150, 100, 49, 1}};
 
 TensorDesc tokens(DType dtype, int64_t cols) { return {dtype, Rows::kTokens, 1, cols}; }
@@ -31,7 +30,7 @@ void on_cases(
     const std::vector<int64_t>& widths,
     const std::function<void(CudaCase&, DType, int64_t width, float dropout, uint64_t seed)>& f) {
   uint64_t seed = 1;
-  for (DType dtype : kTypes) {
+  for (DType dtype : types_here()) {
     for (int64_t width : widths) {
       for (float dropout : {0.0f, 0.1f}) {
         const PackedBatch packed(kBatches[(seed / 2) % kBatches.size()], seed);
@@ -52,7 +51,7 @@ void on_many_rows(
     const std::function<void(CudaCase&, DType, int64_t width, float dropout, uint64_t seed)>& f) {
   const PackedBatch packed(std::vector<int>(23, 131), 1);
   uint64_t seed = 1;
-  for (DType dtype : kTypes) {
+  for (DType dtype : types_here()) {
     for (int64_t width : widths) {
       SCOPED_TRACE(testing::Message()
                    << dtype_name(dtype) << ", width " << width << ", seed " << seed);
@@ -227,7 +226,7 @@ TEST(CudaEmbedding, MatchesTheCpu) {
 TEST(CudaEmbedding, MatchesTheCpuForFrequentWords) {
   SNUG_NEEDS_GPU();
   for (int vocab : {1, 2, 5, 47}) {
-    for (DType dtype : kTypes) {
+    for (DType dtype : types_here()) {
       std::vector<int> lengths(300, 3);
       lengths.push_back(300);
       const PackedBatch packed(lengths, 3, vocab, 3);
@@ -244,7 +243,7 @@ constexpr Activation kBending[] = {Activation::kGelu, Activation::kGeluTanh, Act
 
 TEST(CudaActivation, MatchesFormulas) {
   SNUG_NEEDS_GPU();
-  for (DType dtype : kTypes) {
+  for (DType dtype : types_here()) {
     for (Activation activation : kBending) {
       for (int64_t width : {1, 7, 768, 3072, 3001}) {
         const PackedBatch packed(kBatches[size_t(width) % 4], 3);
@@ -281,7 +280,7 @@ TEST(CudaActivationAgain, MatchesTheCpu) {
 // types is good to 7.6e-6; its error has no preferred sign, or sums over many rows would show it.
 TEST(CudaActivation, GeluAndItsSlopeAreAccurateEverywhere) {
   SNUG_NEEDS_GPU();
-  for (DType dtype : kTypes) {
+  for (DType dtype : types_here()) {
     Doubles all;
     if (dtype == DType::kF32) {
       for (int i = -140000; i <= 140000; ++i) all.push_back(i * 1e-4);

@@ -71,7 +71,7 @@ TEST(CudaEndAttention, MatchesTheCpu) {
   const Gpu gpu("cuda");
   TestProducts products(gpu);
   uint64_t seed = 1;
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+  for (const DType dtype : types_here()) {
     for (const Case& test : kCases) {
       SCOPED_TRACE(testing::Message()
                    << dtype_name(dtype) << ", " << test.spec.heads << " heads of "
@@ -118,7 +118,7 @@ TEST(CudaEndAttention, WritesTheWeightsGradientInTheOnlyPass) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
   TestProducts products(gpu);
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, half_here()}) {
     const Doubles exact = weight_gradient(products, dtype, false, DType::kF32);
     EXPECT_EQ(exact, weight_gradient(products, dtype, true, DType::kF32));
     EXPECT_EQ(decoded(encoded(exact, dtype), dtype), weight_gradient(products, dtype, true, dtype));

@@ -14,7 +14,7 @@ TEST_F(CudaEngineTest, TenLossesAgreeWithTheCpu) {
   SNUG_NEEDS_GPU();
   const Curve cpu = on_cpu();
   expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 1e-4);
-  expect_close(on_gpu({kWhole, {}, DType::kBF16}), cpu, 2e-2);
+  expect_close(on_gpu({kWhole, {}, half_here()}), cpu, 2e-2);
   expect_close(on_gpu({kWhole, {}, DType::kF16}), cpu, 1e-2);
 }
 
@@ -26,7 +26,7 @@ TEST_F(CudaEngineTest, DistilBertAgreesWithTheCpu) {
   expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 1e-4);
   // One step alone: AdamW's first update goes by signs, and behind ReLU bf16 decides whether a unit
   // has any gradient.
-  expect_close(on_gpu({kWhole, {}, DType::kBF16}, 1), cpu, 2e-2);
+  expect_close(on_gpu({kWhole, {}, half_here()}, 1), cpu, 2e-2);
 }
 
 // Where a number is rounded to a few bits, the last bit of what goes in decides: curves part by
@@ -50,7 +50,7 @@ TEST_F(CudaEngineTest, EveryOptimizerAgreesWithTheCpu) {
     const Curve cpu = on_cpu(10, optimizer);
     const Variant exact{.capacity = kWhole, .compute = DType::kF32, .optimizer = optimizer};
     const Variant half{
-        .capacity = 300, .recompute = whole(1), .compute = DType::kBF16, .optimizer = optimizer};
+        .capacity = 300, .recompute = whole(1), .compute = half_here(), .optimizer = optimizer};
     expect_close(on_gpu(exact), cpu, tolerance);
     const Curve first = on_gpu(half), second = on_gpu(half);
     expect_close(first, cpu, half_tolerance);
@@ -73,7 +73,7 @@ TEST_F(CudaEngineTest, LossesOnQuantizedLayersAgreeWithTheCpu) {
     model_ = make_model(small_config(), Head::kClassifier, tuning);
     const Curve cpu = on_cpu();
     expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 2e-2);
-    expect_close(on_gpu({300, whole(1), DType::kBF16}), cpu, 3e-2);
+    expect_close(on_gpu({300, whole(1), half_here()}), cpu, 3e-2);
     const Curve plain = on_gpu({kWhole, {}, DType::kF16});
     expect_close(plain, cpu, 2e-2);
     EXPECT_EQ(on_gpu({kWhole, whole(3), DType::kF16}).losses, plain.losses)
@@ -129,8 +129,8 @@ TEST_F(CudaEngineTest, TenLossesOfEveryHeadAgreeWithTheCpu) {
     expect_close(on_gpu(variant(300, whole(2), DType::kF32)), cpu, 1e-4);
     EXPECT_EQ(on_gpu(variant(kWhole, whole(3), DType::kF32)).losses, plain.losses)
         << "recomputation gives the same bits";
-    const Curve half = on_gpu(variant(300, {}, DType::kBF16)),
-                again = on_gpu(variant(300, {}, DType::kBF16));
+    const Curve half = on_gpu(variant(300, {}, half_here())),
+                again = on_gpu(variant(300, {}, half_here()));
     const bool squares = c.problem == Problem::kNumbers;  // an error of the number counts twice
     expect_close(half, cpu, squares ? 6e-2 : 3e-2);
     EXPECT_EQ(half.losses, again.losses);
@@ -165,7 +165,7 @@ TEST_F(CudaEngineTest, KeptLayersAgreeWithTheCpu) {
     const Curve cpu = on_cpu();
     expect_close(on_gpu(variant(kWhole, DType::kF32, layers)), cpu, 1e-4);
     expect_close(on_gpu(variant(300, DType::kF32, layers)), cpu, 1e-4);
-    for (const DType compute : {DType::kBF16, DType::kF16}) {
+    for (const DType compute : {half_here(), DType::kF16}) {
       const Curve through = on_gpu(variant(300, compute, 0)),
                   kept = on_gpu(variant(300, compute, layers)),
                   again = on_gpu(variant(300, compute, layers));
@@ -186,7 +186,7 @@ TEST_F(CudaEngineTest, FrozenLayersAndAdaptersAgreeWithTheCpu) {
     const Curve cpu = on_cpu();
     expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 1e-4);
     expect_close(on_gpu({300, whole(2), DType::kF32}), cpu, 1e-4);
-    expect_close(on_gpu({kWhole, {}, DType::kBF16}), cpu, 2e-2);
+    expect_close(on_gpu({kWhole, {}, half_here()}), cpu, 2e-2);
   }
 }
 
@@ -220,7 +220,7 @@ TEST_F(CudaEngineTest, ScoresAndEmbeddingsAgreeWithTheCpu) {
     double largest = 0;
     for (const float x : expected) largest = std::max<double>(largest, std::abs(x));
     for (const auto& [compute, tolerance] :
-         {std::pair{DType::kF32, 1e-4}, {DType::kBF16, 5e-2}, {DType::kF16, 1e-2}}) {
+         {std::pair{DType::kF32, 1e-4}, {half_here(), 5e-2}, {DType::kF16, 1e-2}}) {
       const std::vector<float> got = results(DeviceKind::kCuda, compute);
       ASSERT_EQ(got.size(), expected.size());
       for (size_t i = 0; i < got.size(); ++i) {
@@ -234,7 +234,7 @@ TEST_F(CudaEngineTest, ANumberThatIsNotFiniteChangesNoWeight) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
   Products products(gpu, cache_, false);
-  const Plan plan = plan_for(*model_, {kWhole, {}, DType::kBF16}, DeviceKind::kCuda);
+  const Plan plan = plan_for(*model_, {kWhole, {}, half_here()}, DeviceKind::kCuda);
   CudaEngine engine(*model_, plan, /*seed=*/5, gpu, products);
   load(engine, *model_);
   const float broken = std::numeric_limits<float>::quiet_NaN();
@@ -256,7 +256,7 @@ TEST_F(CudaLanguageEngineTest, TenLossesAgreeWithTheCpu) {
   SNUG_NEEDS_GPU();
   const Curve cpu = on_cpu();
   expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 1e-4);
-  expect_close(on_gpu({kWhole, {}, DType::kBF16}), cpu, 2e-2);
+  expect_close(on_gpu({kWhole, {}, half_here()}), cpu, 2e-2);
   expect_close(on_gpu({kWhole, {}, DType::kF16}), cpu, 1e-2);
 }
 
@@ -266,7 +266,7 @@ TEST_F(CudaLanguageEngineTest, LossesOnQuantizedLayersAgreeWithTheCpu) {
                       {.freeze = {"embeddings", "layers.0-1"}, .lora = {}, .quantize = true});
   const Curve cpu = on_cpu();
   expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 5e-3);
-  expect_close(on_gpu({kWhole, {}, DType::kBF16}), cpu, 3e-2);
+  expect_close(on_gpu({kWhole, {}, half_here()}), cpu, 3e-2);
 }
 
 // Two texts, read in pieces and then written on token by token: the same tokens as on the CPU in
@@ -316,9 +316,9 @@ TEST_F(CudaLanguageEngineTest, WritesWhatTheCpuWrites) {
     const auto cpu = written(DeviceKind::kCpu, DType::kF32);
     EXPECT_EQ(written(DeviceKind::kCuda, DType::kF32), cpu);
     // Rounding may choose another word sooner or later.
-    const auto half = written(DeviceKind::kCuda, DType::kBF16);
+    const auto half = written(DeviceKind::kCuda, half_here());
     for (size_t i = 0; i < 2; ++i) EXPECT_EQ(half[i].size(), cpu[i].size());
-    EXPECT_EQ(written(DeviceKind::kCuda, DType::kBF16), half);
+    EXPECT_EQ(written(DeviceKind::kCuda, half_here()), half);
   }
 }
 
@@ -329,7 +329,7 @@ TEST_F(CudaDistilledEngineTest, TenLossesAgreeWithTheCpu) {
     distil(family, head);
     const Curve cpu = on_cpu();
     expect_close(on_gpu({kWhole, {}, DType::kF32}), cpu, 1e-4);
-    expect_close(on_gpu({kWhole, {}, DType::kBF16}), cpu, 3e-2);
+    expect_close(on_gpu({kWhole, {}, half_here()}), cpu, 3e-2);
     expect_close(on_gpu({kWhole, {}, DType::kF16}), cpu, 1e-2);
   }
 }

@@ -13,7 +13,6 @@
 namespace snug::cuda {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 const std::vector<std::vector<int>> kBatches = {{1}, {2, 1}, {100, 20, 7}, {150, 1, 100, 49, 1}};
 
 TensorDesc tokens(DType dtype, int64_t cols) { return {dtype, Rows::kTokens, 1, cols}; }
@@ -80,7 +79,7 @@ void check_linear(CudaCase& c, DType dtype, const LinearSpec& spec, int64_t in, 
 TEST(CudaLinear, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
   uint64_t seed = 0;
-  for (DType dtype : kTypes) {
+  for (DType dtype : types_here()) {
     for (const WeightLayout layout : {WeightLayout::kOutIn, WeightLayout::kInOut}) {
       for (const Activation activation :
            {Activation::kNone, Activation::kGelu, Activation::kGeluTanh}) {
@@ -108,7 +107,7 @@ TEST(CudaLinear, MatchesTheCpu) {
 TEST(CudaDropout, MatchesTheCpuOnTargets) {
   SNUG_NEEDS_GPU();
   uint64_t seed = 0;
-  for (DType dtype : kTypes) {
+  for (DType dtype : types_here()) {
     for (const int64_t width : {7, 64, 768}) {
       const TargetBatch batch(kBatches[seed % kBatches.size()], seed, Predicting::kSome, 9);
       CudaCase c(batch, bucket_of(batch.batch, seed), seed);
@@ -124,7 +123,7 @@ TEST(CudaDropout, MatchesTheCpuOnTargets) {
 TEST(CudaAdapters, MatchTheCpu) {
   SNUG_NEEDS_GPU();
   uint64_t seed = 0;
-  for (DType dtype : kTypes) {
+  for (DType dtype : types_here()) {
     for (const Activation activation :
          {Activation::kNone, Activation::kGelu, Activation::kGeluTanh}) {
       for (const int64_t rank : {8, 4, 1, 13}) {
@@ -158,7 +157,7 @@ TEST(CudaAdapters, MatchTheCpu) {
 TEST(CudaTargetRows, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
   uint64_t seed = 0;
-  for (DType dtype : kTypes) {
+  for (DType dtype : types_here()) {
     for (int64_t hidden : {1, 7, 64, 100, 768}) {
       for (const Predicting which :
            {Predicting::kAllButLast, Predicting::kSome, Predicting::kLast}) {
@@ -229,7 +228,7 @@ void check_distilled_loss(CudaCase& c, DType dtype, const LossCase& size, const 
 TEST(CudaVocabularyLoss, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
   uint64_t seed = 1;
-  for (DType dtype : kTypes) {
+  for (DType dtype : types_here()) {
     for (const LossCase& size :
          {LossCase{7, 97, 5}, {64, 1000, 32}, {100, 97, 1000}, {64, 1000, 1}, {100, 1003, 64}}) {
       for (const Predicting which : {Predicting::kAllButLast, Predicting::kSome}) {
@@ -254,7 +253,7 @@ TEST(CudaVocabularyLoss, MatchesTheCpu) {
 TEST(CudaVocabularyLoss, DistilsLikeTheCpu) {
   SNUG_NEEDS_GPU();
   uint64_t seed = 1;
-  for (DType dtype : kTypes) {
+  for (DType dtype : types_here()) {
     for (const LossCase& size :
          {LossCase{7, 97, 5}, {64, 1000, 32}, {100, 1003, 64}, {64, 50257, 13}}) {
       for (const Distillation& how :
@@ -289,7 +288,7 @@ TEST(CudaVocabularyLoss, LaunchesNothingWhereTheGradientComputesIt) {
 // A confident row's loss is small, and one of huge logits finite.
 TEST(CudaVocabularyLoss, HoldsFarFromZero) {
   SNUG_NEEDS_GPU();
-  for (DType dtype : kTypes) {
+  for (DType dtype : types_here()) {
     const TargetBatch batch({2, 2, 2}, 3, Predicting::kAllButLast, 97);
     CudaCase c(batch, batch.batch.dims, 1);
     Doubles w(97);
@@ -331,7 +330,7 @@ TEST(CudaCachedAttention, MatchesTheCpu) {
   const CacheBatch one_each({1, 1, 1, 1, 1}, {0, 40, 7, 149, 64}, {4, 0, 1, 5, 2}, 1);
   const CacheBatch prompts({9, 1, 17, 70}, {0, 3, 12, 0}, {3, 0, 4, 1}, 2);
   uint64_t seed = 0;
-  for (DType dtype : kTypes) {
+  for (DType dtype : types_here()) {
     for (const int64_t head_dim : {4, 7, 32, 64, 80, 96, 100, 128, 200, 256}) {
       for (const CacheBatch* batch : {&one_each, &prompts}) {
         check_cached_attention(
@@ -348,7 +347,7 @@ TEST(CudaCachedAttention, MatchesTheCpuForLongPrompts) {
   SNUG_NEEDS_GPU();
   const CacheBatch batch({301, 1, 1, 200, 2, 150}, {0, 400, 0, 100, 7, 0}, {0, 1, 2, 3, 4, 5}, 1);
   uint64_t seed = 1;
-  for (DType dtype : kTypes) {
+  for (DType dtype : types_here()) {
     for (const int64_t head_dim : {64, 256}) {
       check_cached_attention(batch, dtype, {.heads = 4, .head_dim = head_dim, .context = 512}, 6,
                              seed++);
@@ -363,7 +362,7 @@ TEST(CudaCachedAttention, OneByOneIsAllAtOnce) {
   const CachedAttentionSpec spec = {.heads = 2, .head_dim = 64, .context = 200};
   const int64_t hidden = spec.heads * spec.head_dim;
   const CachedAttention op(spec);
-  for (DType dtype : kTypes) {
+  for (DType dtype : types_here()) {
     const size_t row_bytes = size_t(hidden) * dtype_bytes(dtype);
     const CacheBatch all({kTokens}, {kBefore}, {1}, 1);
     CudaCase at_once(all, bucket_of(all.batch, 1), 1);
@@ -438,7 +437,7 @@ TEST(CudaSample, MatchesTheCpu) {
        .seed = uint64_t{5} << 40},
   };
   uint64_t seed = 1;
-  for (DType dtype : kTypes) {
+  for (DType dtype : types_here()) {
     for (const int64_t vocabulary : {1, 31, 97, 1000, 50257}) {
       const std::vector<int> before = {0, 5, 5, 0, 1, 2, 3, 0, 70, 5, 5, 5};  // some begin anew
       const CacheBatch batch(std::vector<int>(12, 3), before,

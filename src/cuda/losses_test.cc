@@ -8,7 +8,6 @@
 namespace snug::cuda {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 constexpr TensorDesc kLoss = {DType::kF64, Rows::kFixed, 1, 1};
 
 TensorDesc tokens(DType dtype, int64_t cols) { return {dtype, Rows::kTokens, 1, cols}; }
@@ -41,7 +40,7 @@ TEST(CudaCrossEntropy, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
   for (const std::vector<int>& lengths : kBatches) {
     for (int classes : {1, 2, 3, 4, 5, 31, 33, 200}) {
-      for (DType dtype : kTypes) {
+      for (DType dtype : types_here()) {
         SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", " << classes << " classes, "
                                         << lengths.size() << " texts");
         PackedBatch packed(lengths, uint64_t(classes), 50, 2, classes);
@@ -86,7 +85,7 @@ TEST(CudaCrossEntropy, MatchesTheCpuOnTargets) {
   for (const std::vector<int>& lengths :
        {std::vector<int>{1}, {40, 3, 100}, {4000, 1, 3000, 2500}}) {
     for (int classes : {2, 4, 9, 33}) {
-      for (DType dtype : kTypes) {
+      for (DType dtype : types_here()) {
         SCOPED_TRACE(testing::Message()
                      << dtype_name(dtype) << ", " << classes << " classes, seed " << ++seed);
         PackedBatch packed(lengths, seed);
@@ -125,7 +124,7 @@ TEST(CudaBinaryCrossEntropy, MatchesTheCpu) {
   uint64_t seed = 0;
   for (const std::vector<int>& lengths : kBatches) {
     for (int64_t classes : {1, 2, 5, 31, 32, 33, 64, 200}) {
-      for (DType dtype : kTypes) {
+      for (DType dtype : types_here()) {
         SCOPED_TRACE(testing::Message()
                      << dtype_name(dtype) << ", " << classes << " classes, seed " << ++seed);
         PackedBatch packed(lengths, seed);
@@ -146,7 +145,7 @@ TEST(CudaSquaredError, MatchesTheCpu) {
   uint64_t seed = 0;
   for (const std::vector<int>& lengths : kBatches) {
     for (int64_t numbers : {1, 2, 5, 33}) {
-      for (DType dtype : kTypes) {
+      for (DType dtype : types_here()) {
         SCOPED_TRACE(testing::Message()
                      << dtype_name(dtype) << ", " << numbers << " numbers, seed " << ++seed);
         PackedBatch packed(lengths, seed);
@@ -171,7 +170,7 @@ TEST(CudaSpanLoss, MatchesTheCpu) {
   uint64_t seed = 0;
   for (const std::vector<int>& lengths :
        {std::vector<int>{1}, {1, 1, 1}, {5, 1, 300, 17}, {256, 257, 255, 32}, {2, 64, 4099, 3}}) {
-    for (DType dtype : kTypes) {
+    for (DType dtype : types_here()) {
       for (int round = 0; round < 3; ++round) {
         SCOPED_TRACE(testing::Message()
                      << dtype_name(dtype) << ", " << lengths.size() << " texts, seed " << ++seed);

@@ -9,7 +9,7 @@ using namespace whole_steps;
 
 TEST_F(CudaEngineTest, TwoRunsOfOnePlanAreBitEqual) {
   SNUG_NEEDS_GPU();
-  for (const DType compute : {DType::kF32, DType::kBF16, DType::kF16}) {
+  for (const DType compute : types_here()) {
     const Curve first = on_gpu({300, whole(1), compute}), second = on_gpu({300, whole(1), compute});
     expect_same(first, second);
   }
@@ -18,7 +18,7 @@ TEST_F(CudaEngineTest, TwoRunsOfOnePlanAreBitEqual) {
 TEST_F(CudaEngineTest, OtherPlansAgreeToRounding) {
   SNUG_NEEDS_GPU();
   for (const auto& [compute, tolerance] :
-       {std::pair{DType::kF32, 2e-5}, {DType::kBF16, 1e-2}, {DType::kF16, 2e-3}}) {
+       {std::pair{DType::kF32, 2e-5}, {half_here(), 1e-2}, {DType::kF16, 2e-3}}) {
     if (leaves_out_case()) continue;
     const Curve plain = on_gpu({kWhole, {}, compute});
     expect_close(on_gpu({kLongest, {}, compute}), plain, tolerance);
@@ -50,7 +50,7 @@ TEST_F(CudaEngineTest, StateAndGradientsOnTheHostGiveTheSameBits) {
   SNUG_NEEDS_GPU();
   for (const Optimizer optimizer :
        {Optimizer::kAdamW, Optimizer::kAdamW8Bit, Optimizer::kAdafactor}) {
-    for (const DType compute : {DType::kF32, DType::kBF16}) {
+    for (const DType compute : {DType::kF32, half_here()}) {
       for (const int64_t capacity : {kWhole, int64_t{300}}) {
         if (leaves_out_case()) continue;
         SCOPED_TRACE(testing::Message() << optimizer_name(optimizer) << ", " << dtype_name(compute)
@@ -84,7 +84,7 @@ TEST_F(CudaEngineTest, ActivationsOnTheHostGiveTheSameBits) {
     config.num_hidden_layers = 6;
     model_ = make_model(config, head);
     for (const Case& c :
-         {Case{DType::kF32, 300, 6, 4}, {DType::kBF16, kWhole, 6, 4}, {DType::kBF16, 300, 4, 3}}) {
+         {Case{DType::kF32, 300, 6, 4}, {half_here(), kWhole, 6, 4}, {half_here(), 300, 4, 3}}) {
       if (leaves_out_case()) continue;
       SCOPED_TRACE(testing::Message()
                    << architecture(family, head) << ", " << dtype_name(c.compute) << ", "
@@ -112,7 +112,7 @@ TEST_F(CudaEngineTest, MemoryStaysAsItIsAfterTheStart) {
   for (const bool activations_outside : {false, true}) {
     const Variant variant{.capacity = 300,
                           .recompute = whole(3),
-                          .compute = DType::kBF16,
+                          .compute = half_here(),
                           .activations_outside = activations_outside};
     const Plan plan = plan_for(*model_, variant, DeviceKind::kCuda);
     CudaEngine engine(*model_, plan, /*seed=*/5, gpu, products);
@@ -127,7 +127,7 @@ TEST_F(CudaEngineTest, MemoryStaysAsItIsAfterTheStart) {
 
 TEST_F(CudaLanguageEngineTest, OtherPlansAgree) {
   SNUG_NEEDS_GPU();
-  for (const auto& [compute, tolerance] : {std::pair{DType::kF32, 2e-5}, {DType::kBF16, 1e-2}}) {
+  for (const auto& [compute, tolerance] : {std::pair{DType::kF32, 2e-5}, {half_here(), 1e-2}}) {
     const Curve plain = on_gpu({kWhole, {}, compute});
     expect_close(on_gpu({kLongest, {}, compute}), plain, tolerance);
     expect_close(on_gpu({kWhole, {}, compute, 100}), plain, tolerance);
@@ -137,15 +137,15 @@ TEST_F(CudaLanguageEngineTest, OtherPlansAgree) {
     expect_close(on_gpu({kWhole, Recomputation(4, {Part::kActivations}), compute}), plain,
                  tolerance);
   }
-  EXPECT_EQ(on_gpu({kWhole, whole(1), DType::kBF16, 256, true}).losses,
-            on_gpu({kWhole, whole(1), DType::kBF16}).losses)
+  EXPECT_EQ(on_gpu({kWhole, whole(1), half_here(), 256, true}).losses,
+            on_gpu({kWhole, whole(1), half_here()}).losses)
       << "so do weights that are converted when used";
 }
 
 TEST_F(CudaLanguageEngineTest, TwoRunsOfOnePlanAreBitEqual) {
   SNUG_NEEDS_GPU();
-  const Curve first = on_gpu({300, whole(1), DType::kBF16}),
-              second = on_gpu({300, whole(1), DType::kBF16});
+  const Curve first = on_gpu({300, whole(1), half_here()}),
+              second = on_gpu({300, whole(1), half_here()});
   expect_same(first, second);
 }
 
@@ -154,7 +154,7 @@ TEST_F(CudaDistilledEngineTest, OtherPlansAgreeToRounding) {
   for (const auto& [family, head] :
        {std::pair{Family::kBert, Head::kClassifier}, {Family::kGpt2, Head::kCausalLm}}) {
     distil(family, head);
-    for (const auto& [compute, tolerance] : {std::pair{DType::kF32, 2e-5}, {DType::kBF16, 1e-2}}) {
+    for (const auto& [compute, tolerance] : {std::pair{DType::kF32, 2e-5}, {half_here(), 1e-2}}) {
       if (leaves_out_case()) continue;
       const Curve kept = on_gpu({kWhole, {}, compute});
       expect_close(on_gpu({kLongest, {}, compute, 64}), kept, tolerance);

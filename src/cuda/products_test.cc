@@ -144,18 +144,11 @@ constexpr std::array<int64_t, 3> kSizes[] = {
     {128, 64, 192}, {37, 48, 3}, {1, 17, 5}, {130, 7, 2}, {256, 96, 41}};
 constexpr WeightLayout kLayouts[] = {WeightLayout::kOutIn, WeightLayout::kInOut};
 
-// Calls f for each type that the card has.
-void on_types(const Gpu& gpu, const std::function<void(DType)>& f) {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    if (dtype != DType::kBF16 || gpu.has_bf16()) f(dtype);
-  }
-}
-
 TEST(CudaProducts, MatchFp64) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
   TestProducts products(gpu);
-  on_types(gpu, [&](DType dtype) {
+  for (const DType dtype : types_here()) {
     for (const auto& [rows, in, out] : kSizes) {
       for (const WeightLayout layout : kLayouts) {
         check(products, gpu, {ProductKind::kForward, dtype, rows, in, out, true, false, layout});
@@ -173,7 +166,7 @@ TEST(CudaProducts, MatchFp64) {
         check(products, gpu, weights);
       }
     }
-  });
+  }
 }
 
 TEST(CudaProducts, TimingNumbersAreSmallInEveryType) {
@@ -202,7 +195,7 @@ TEST(CudaProducts, MatchFp64WhenChosenInLongRuns) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
   TestProducts products(gpu);
-  const DType dtype = gpu.has_bf16() ? DType::kBF16 : DType::kF16;
+  const DType dtype = half_here();
   const ProductShape shape{ProductKind::kForward, dtype, 16384, 768, 1024};
   const DeviceBytes x(size_t(shape.rows * shape.in) * 2), w(size_t(shape.in * shape.out) * 2),
       y(size_t(shape.rows * shape.out) * 2);
@@ -239,7 +232,7 @@ TEST(CudaProducts, MatchFp64WithRowsApart) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
   TestProducts products(gpu);
-  on_types(gpu, [&](DType dtype) {
+  for (const DType dtype : types_here()) {
     for (const auto& [rows, in, out] :
          {std::array<int64_t, 3>{33, 64, 97}, {128, 100, 1000}, {5, 7, 130}}) {
       const int64_t stride = (out + 63) / 64 * 64;
@@ -251,14 +244,14 @@ TEST(CudaProducts, MatchFp64WithRowsApart) {
         }
       }
     }
-  });
+  }
 }
 
 TEST(CudaProducts, MatchFp64WithGelu) {
   SNUG_NEEDS_GPU();
   const Gpu gpu("cuda");
   TestProducts products(gpu);
-  on_types(gpu, [&](DType dtype) {
+  for (const DType dtype : types_here()) {
     for (const auto& [rows, in, out] : {std::array<int64_t, 3>{128, 64, 192}, {200, 96, 512}}) {
       for (const WeightLayout layout : kLayouts) {
         for (const ProductGelu gelu : {ProductGelu::kForgets, ProductGelu::kKeeps}) {
@@ -276,7 +269,7 @@ TEST(CudaProducts, MatchFp64WithGelu) {
         if (may_fuse_gelu(shape)) check(products, gpu, shape);
       }
     }
-  });
+  }
 }
 
 TEST(CudaProducts, TheLibraryKnowsNoSlopes) {
@@ -425,7 +418,7 @@ TEST(CudaLinearInputGradient, GoesOnThroughTheEpilogueBelow) {
   const Gpu gpu("cuda");
   TestProducts products(gpu);
   uint64_t seed = 1;
-  on_types(gpu, [&](DType dtype) {
+  for (const DType dtype : types_here()) {
     for (const auto& [in, out] :
          {std::pair<int64_t, int64_t>{256, 64}, {1024, 128}, {100, 48}, {13, 7}}) {
       for (const WeightLayout layout : kLayouts) {
@@ -457,7 +450,7 @@ TEST(CudaLinearInputGradient, GoesOnThroughTheEpilogueBelow) {
         ++seed;
       }
     }
-  });
+  }
 }
 
 }  // namespace

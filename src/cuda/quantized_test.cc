@@ -9,13 +9,6 @@
 namespace snug::cuda {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
-
-bool on_this_gpu(DType dtype) {
-  static const bool has_bf16 = Gpu("cuda").has_bf16();
-  return dtype != DType::kBF16 || has_bf16;
-}
-
 TensorDesc fixed(DType dtype, int64_t rows, int64_t cols) {
   return {.dtype = dtype, .rows = rows, .cols = cols};
 }
@@ -42,8 +35,7 @@ Quantized quantized(CudaCase& c, int64_t rows, int64_t cols, uint64_t seed) {
 TEST(CudaQuantizedLinear, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
   uint64_t seed = 0;
-  for (const DType dtype : kTypes) {
-    if (!on_this_gpu(dtype)) continue;
+  for (const DType dtype : types_here()) {
     for (const Activation activation : {Activation::kNone, Activation::kGelu, Activation::kGeluTanh,
                                         Activation::kTanh, Activation::kRelu}) {
       for (const auto& [in, out] : {std::pair<int64_t, int64_t>{64, 256},
@@ -107,7 +99,7 @@ TEST(CudaQuantizedLinear, RowsOfZerosAndNan) {
 TEST(CudaDequantize, MatchesTheCpu) {
   SNUG_NEEDS_GPU();
   uint64_t seed = 0;
-  for (const DType dtype : kTypes) {
+  for (const DType dtype : types_here()) {
     for (const auto& [rows, cols] :
          {std::pair<int64_t, int64_t>{1, 1}, {7, 13}, {64, 100}, {130, 768}}) {
       const PackedBatch packed({3}, seed);
@@ -121,7 +113,7 @@ TEST(CudaDequantize, MatchesTheCpu) {
 TEST(CudaEmbedding, ReadsQuantizedWords) {
   SNUG_NEEDS_GPU();
   uint64_t seed = 0;
-  for (const DType dtype : kTypes) {
+  for (const DType dtype : types_here()) {
     for (const int64_t hidden : {7, 64, 100, 384, 768}) {
       for (const bool norm : {true, false}) {
         SCOPED_TRACE(testing::Message()
