@@ -50,18 +50,35 @@ inline bool leaves_out_case() {
   return every != nullptr && count++ % std::max(1, std::atoi(every)) != 0;
 }
 
-// Types that this card computes in: those before 8.0 know no bf16.
-inline const std::vector<DType>& types_here() {
-  static const std::vector<DType> types = Gpu("cuda").has_bf16()
-                                              ? std::vector{DType::kF32, DType::kBF16, DType::kF16}
-                                              : std::vector{DType::kF32, DType::kF16};
-  return types;
+// Cards before 8.0 have none.
+inline bool has_bf16() {
+  static const bool has = Gpu("cuda").has_bf16();
+  return has;
 }
-inline bool has_type(DType dtype) {
-  return std::ranges::find(types_here(), dtype) != types_here().end();
+// Types to compute in here, and the half type of those that needs no loss scale, if there is one.
+inline std::vector<DType> types_here() {
+  if (!has_bf16()) return {DType::kF32, DType::kF16};
+  return {DType::kF32, DType::kBF16, DType::kF16};
 }
-// The half type to compute in.
-inline DType half_here() { return has_type(DType::kBF16) ? DType::kBF16 : DType::kF16; }
+inline DType half_here() { return has_bf16() ? DType::kBF16 : DType::kF16; }
+
+inline TensorDesc tokens(DType dtype, int64_t cols) { return {dtype, Rows::kTokens, 1, cols}; }
+inline TensorDesc sequences(DType dtype, int64_t cols) {
+  return {dtype, Rows::kSequences, 1, cols};
+}
+inline TensorDesc targets(DType dtype, int64_t cols) { return {dtype, Rows::kTargets, 1, cols}; }
+inline TensorDesc fixed(DType dtype, int64_t rows, int64_t cols) {
+  return {dtype, Rows::kFixed, rows, cols};
+}
+
+// Every third case is a bucket that is just full.
+inline Dims bucket_of(const Batch& batch, uint64_t seed) {
+  Dims dims = batch.dims;
+  if (seed % 3 == 0) return dims;
+  dims.tokens += 5, dims.sequences += 2, dims.longest += 3;
+  if (dims.targets > 0) dims.targets += 4;
+  return dims;
+}
 
 // Bytes on the device between two guards. A sanitizer sees more where nothing lies behind them.
 class DeviceBytes {

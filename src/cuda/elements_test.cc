@@ -3,6 +3,7 @@
 
 #include "cuda/cuda_test_util.h"
 #include "ops/activation_reference.h"
+#include "ops/convert.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/end_token.h"
@@ -15,15 +16,7 @@ namespace {
 
 const std::vector<std::vector<int>> kBatches = {{1}, {2, 1}, {100, 20, 7}, {150, 100, 49, 1}};
 
-TensorDesc tokens(DType dtype, int64_t cols) { return {dtype, Rows::kTokens, 1, cols}; }
-TensorDesc sequences(DType dtype, int64_t cols) { return {dtype, Rows::kSequences, 1, cols}; }
 TensorDesc parameter(int64_t rows, int64_t cols) { return {DType::kF32, Rows::kFixed, rows, cols}; }
-
-// Every third case is a bucket that is just full.
-Dims bucket_of(const Batch& batch, uint64_t seed) {
-  if (seed % 3 == 0) return batch.dims;
-  return {batch.dims.tokens + 5, batch.dims.sequences + 2, batch.dims.longest + 3};
-}
 
 // Calls f for each type and some combinations of width, batch and dropout.
 void on_cases(
@@ -510,6 +503,34 @@ TEST(CudaElements, SpeedIsPrinted) {
   SNUG_NEEDS_GPU();
   print_speeds(16384, false);
   print_speeds(1024, true);
+}
+
+TEST(CudaConvert, RoundsLikeTheCpu) {
+  SNUG_NEEDS_GPU();
+  const PackedBatch packed({1}, 1);
+  for (DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const auto& [rows, cols] :
+         {std::pair<int64_t, int64_t>{1, 1}, {1, 7}, {3, 100}, {61, 333}, {64, 1024}, {1, 4097}}) {
+      CudaCase c(packed, packed.batch.dims, uint64_t(rows * cols));
+      const ValueId x = c.random(parameter(rows, cols), 100.0),
+                    y = c.output(fixed(dtype, rows, cols));
+      EXPECT_EQ(c.launch_op(Convert(), {x}, {y})[0], encoded(c.contents(x), dtype))
+          << rows << " x " << cols;
+    }
+  }
+}
+
+TEST(CudaConvert, WidensBfloat16) {
+  SNUG_NEEDS_GPU();
+  const PackedBatch packed({1}, 1);
+  for (const auto& [rows, cols] :
+       {std::pair<int64_t, int64_t>{1, 1}, {1, 7}, {3, 100}, {64, 1024}, {1, 4099}}) {
+    CudaCase c(packed, packed.batch.dims, uint64_t(rows * cols));
+    const ValueId x = c.random(fixed(DType::kBF16, rows, cols), 100.0),
+                  y = c.output(parameter(rows, cols));
+    EXPECT_EQ(c.launch_op(Convert(), {x}, {y})[0], encoded(c.contents(x), DType::kF32))
+        << rows << " x " << cols;
+  }
 }
 
 }  // namespace

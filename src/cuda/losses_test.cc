@@ -10,19 +10,6 @@ namespace {
 
 constexpr TensorDesc kLoss = {DType::kF64, Rows::kFixed, 1, 1};
 
-TensorDesc tokens(DType dtype, int64_t cols) { return {dtype, Rows::kTokens, 1, cols}; }
-TensorDesc sequences(DType dtype, int64_t cols) { return {dtype, Rows::kSequences, 1, cols}; }
-TensorDesc targets(DType dtype, int64_t cols) { return {dtype, Rows::kTargets, 1, cols}; }
-
-// Every third case is a bucket that is just full.
-Dims bucket_of(const Batch& batch, uint64_t seed) {
-  Dims dims = batch.dims;
-  if (seed % 3 == 0) return dims;
-  dims.tokens += 5, dims.sequences += 2, dims.longest += 3;
-  if (dims.targets > 0) dims.targets += 4;
-  return dims;
-}
-
 // Loss and gradient, and either alone.
 template <class OpType>
 void check_loss(CudaCase& c, const OpType& op, const std::vector<ValueId>& in,

@@ -9,13 +9,6 @@
 namespace snug::cuda {
 namespace {
 
-TensorDesc fixed(DType dtype, int64_t rows, int64_t cols) {
-  return {.dtype = dtype, .rows = rows, .cols = cols};
-}
-TensorDesc tokens(DType dtype, int64_t cols) {
-  return {.dtype = dtype, .rows_are = Rows::kTokens, .cols = cols};
-}
-
 struct Quantized {
   ValueId values, scales;
 };
